@@ -1,0 +1,61 @@
+"""What a worker says of itself, and of the model that it serves."""
+
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from headrace_wire.messages import ChatTurn
+
+
+class WorkerState(StrEnum):
+    """`loading` until a warm generation was seen; `broken` keeps the process up so that the reason can be read."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    BROKEN = "broken"
+
+
+class WorkerInfo(Struct, frozen=True, omit_defaults=True):
+    """Registration of one worker incarnation, rewritten by each renew (1 s)."""
+
+    incarnation: str
+    deployment: str
+    engine: str
+    """`vllm` or `simulated`; the second is named wherever a model is listed."""
+    state: WorkerState
+    host: str
+    pid: int
+    started_at: float
+    """Unix seconds, UTC."""
+    model: str = ""
+    fingerprint: str = ""
+    max_model_len: int = 0
+    max_num_seqs: int = 0
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    kv_cache_usage: float = 0.0
+    tokens_generated: int = 0
+    cold_start_seconds: float = 0.0
+    last_error: str = ""
+    """Why the engine could not start, in its own words."""
+    config_version: int = 0
+
+
+class TemplateProbe(Struct, frozen=True):
+    """A conversation and the ids that the worker's own renderer gave; a gateway whose ids differ does not render."""
+
+    conversation: tuple[ChatTurn, ...]
+    prompt_ids: tuple[int, ...]
+
+
+class ModelAssets(Struct, frozen=True, omit_defaults=True):
+    """What a gateway needs to turn a conversation into prompt ids."""
+
+    fingerprint: str
+    tokenizer_json: bytes
+    chat_template: str
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    """Names that templates use (`bos_token`, `eos_token`, ...) to their text."""
+    probes: tuple[TemplateProbe, ...] = ()
+    max_model_len: int = 0

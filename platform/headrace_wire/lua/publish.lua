@@ -1,0 +1,10 @@
+-- publish: deliver entries that were appended before (terminal ones, after their stream was settled).
+-- KEYS  1 readers prefix · 2 delivery prefix (of one shard)
+-- ARGV  1 delivery length limit (entries), then pairs: stream id · LogEntry (msgpack)
+-- Returns 1.
+define('publish', function(keys, args)
+  local by_gateway = {}
+  for i = 2, #args, 2 do collect(by_gateway, keys[1] .. args[i], args[i + 1]) end
+  deliver(keys[2], args[1], by_gateway)
+  return 1
+end)

@@ -1,0 +1,42 @@
+-- renew: keep an incarnation's lease, and compare what it works on with what it owns. Expiry is final.
+-- KEYS  1 incarnations · 2 assignment table · 3 stream record prefix · 4 queue prefix · 5 bell prefix · 6.. channels to keep alive
+-- ARGV  1 incarnation · 2 lease (ms) · 3 grace for assigned streams that are not listed (ms) · then pairs stream id, epoch
+-- Returns {alive, lost, cancelled}: alive 0 means that the lease had ended (the caller starts anew, empty); lost: stream ids
+--       that belong to somebody else now; cancelled: flat list stream id, reason.
+define('renew', function(keys, args)
+  local now = now_ms()
+  local me, lease = args[1], tonumber(args[2])
+  local expiry = redis.call('ZSCORE', keys[1], me)
+  if not expiry or tonumber(expiry) <= now then return { 0, {}, {} } end
+  redis.call('ZADD', keys[1], 'XX', int(now + lease), me)
+  for i = 6, #keys do redis.call('PEXPIRE', keys[i], lease) end
+
+  local lost, cancelled, listed = {}, {}, {}
+  for i = 4, #args, 2 do
+    local id, epoch = args[i], args[i + 1]
+    listed[id] = true
+    local f = redis.call('HMGET', keys[3] .. id, 'owner', 'epoch', 'cancel', 'state')
+    if f[1] ~= me or f[2] ~= epoch or TERMINAL[f[4]] then
+      lost[#lost + 1] = id
+    elseif f[3] then
+      cancelled[#cancelled + 1] = id
+      cancelled[#cancelled + 1] = f[3]
+    end
+  end
+
+  -- A claim whose answer got lost: assigned here, unknown to the owner. Back to the head of the queue.
+  local assigned = redis.call('HGETALL', keys[2])
+  for i = 1, #assigned, 2 do
+    local id = assigned[i]
+    local epoch, since = string.match(assigned[i + 1], '^(%d+):(%d+)$')
+    if not listed[id] and now - tonumber(since) > tonumber(args[3]) then
+      redis.call('HDEL', keys[2], id)
+      local record = keys[3] .. id
+      local f = redis.call('HMGET', record, 'owner', 'epoch', 'state', 'deployment')
+      if f[1] == me and f[2] == epoch and f[3] == 'running' then
+        enqueue(record, keys[4] .. f[4], keys[5] .. f[4], id, true)
+      end
+    end
+  end
+  return { 1, lost, cancelled }
+end)

@@ -1,0 +1,205 @@
+"""Messages between processes. Tagged, frozen structs; array-like where they pass per token.
+
+Array-like structs grow at their end only, object-like ones by fields with defaults: unknown fields are ignored, so that
+two versions run side by side in a rolling deploy.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+
+class StreamState(StrEnum):
+    """Where a stream is. The last four are terminal."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    HELD = "held"
+    SUSPENDED = "suspended"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REPLACED = "replaced"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing more will be written to the stream's log."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({StreamState.FINISHED, StreamState.FAILED, StreamState.CANCELLED, StreamState.REPLACED})
+
+
+class FinishReason(StrEnum):
+    """Why generation ended, in the field's words (STYLE, Words)."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CONTENT_FILTER = "content_filter"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+# ---- the request, as the worker gets it
+
+
+class StructuredOutput(Struct, frozen=True, omit_defaults=True):
+    """A constraint on the text; exactly one field is set."""
+
+    json_schema: str | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: tuple[str, ...] = ()
+    grammar: str | None = None
+
+
+class SamplingParams(Struct, frozen=True, omit_defaults=True):
+    """Allow-listed sampling fields; everything else that an engine takes is set by the server."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    """Keep the stop string in the text."""
+    seed: int = 0
+    """Always explicit: drawn by the gateway where the client named none, so that any worker can go on."""
+    ignore_eos: bool = False
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    structured: StructuredOutput | None = None
+
+
+class ChatTurn(Struct, frozen=True):
+    """One message of a conversation, already reduced to text."""
+
+    role: str
+    content: str
+
+
+class GenerateRequest(Struct, frozen=True, omit_defaults=True):
+    """Everything a worker needs to serve one stream; it looks nothing up elsewhere.
+
+    Exactly one of `prompt_ids` and `conversation` is set: ids where the gateway renders, the conversation where the
+    deployment renders in the worker (DESIGN 4.2).
+    """
+
+    stream_id: str
+    tenant_id: str
+    deployment: str
+    sampling: SamplingParams
+    cache_salt: str
+    """HMAC of the tenant under the server's secret; partitions the engine's prefix cache."""
+    prompt_ids: bytes = b""
+    """Little-endian uint32 each."""
+    conversation: tuple[ChatTurn, ...] = ()
+    raw_prompt: str = ""
+    """Text of a completion request that the worker tokenises itself."""
+    window: int = 0
+    """Token credit that the stream starts with: tokens that may be generated beyond the acknowledged ones; 0 = no
+    limit.
+    """
+    log_ttl_seconds: int = 3600
+    ttft_timeout_seconds: float = 120.0
+    inter_token_timeout_seconds: float = 60.0
+
+
+# ---- the token log
+
+
+class Usage(Struct, frozen=True, array_like=True):
+    """Tokens counted by the engine's owner, never by the client."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class Timings(Struct, frozen=True, array_like=True):
+    """Durations in seconds, each measured within one process (definitions in `timing`)."""
+
+    queue_time: float = 0.0
+    prefill_time: float = 0.0
+    decode_time: float = 0.0
+
+
+class StreamError(Struct, frozen=True, array_like=True):
+    """A failure as logged: code of the error tree and a message that a client may read."""
+
+    code: str
+    message: str
+
+
+class LogEntry(Struct, frozen=True, array_like=True):
+    """Base of what stands in a token log. The entry's id is `<epoch>-<seq>`."""
+
+    stream_id: str
+    epoch: int
+    """Milliseconds of Redis time at the claim, or one more than the epoch before, whichever is greater."""
+    seq: int
+    """Position of the last token that this entry covers; 0 before the first token."""
+
+
+class Opened(LogEntry, frozen=True, array_like=True, tag="o"):
+    """The log exists; written at admission."""
+
+
+class Started(LogEntry, frozen=True, array_like=True, tag="s"):
+    """An owner took the stream (fence entry): it writes from `seq` + 1 under `epoch`, nobody else does."""
+
+    owner: str
+    attempt: int
+    queue_time: float = 0.0
+
+
+class Delta(LogEntry, frozen=True, array_like=True, tag="d"):
+    """Text of the tokens `seq - tokens + 1 .. seq`. Text may be empty: a character can need several tokens."""
+
+    tokens: int
+    text: str
+
+
+class Ended(LogEntry, frozen=True, array_like=True, tag="e"):
+    """The terminal event: `seq` is the last token's position + 1, nothing follows."""
+
+    state: StreamState
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    usage: Usage
+    timings: Timings
+    error: StreamError | None = None
+
+
+AnyLogEntry = Opened | Started | Delta | Ended
+
+
+# ---- control: what a worker is told
+
+
+class Cancel(Struct, frozen=True, array_like=True, tag="cancel"):
+    """Stop this stream; also state on its record, which every renew checks."""
+
+    stream_id: str
+    reason: str
+
+
+class Credit(Struct, frozen=True, array_like=True, tag="credit"):
+    """The stream may generate up to this position (absolute, so a repeated or reordered message does no harm)."""
+
+    stream_id: str
+    up_to: int
+
+
+class WarmUp(Struct, frozen=True, array_like=True, tag="warm"):
+    """Run a dummy inference if idle."""
+
+
+ControlMessage = Cancel | Credit | WarmUp

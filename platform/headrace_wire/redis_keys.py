@@ -1,0 +1,179 @@
+"""Every Redis key of Headrace, one function each.
+
+Two kinds of hash tag keep a cluster possible: `{hr}` holds counters, queues, leases and stream records (one shard, so
+that one function can decide over all of them); `{hr<k>}` holds logs, token ids, readers and delivery of log shard k.
+"""
+
+CONTROL_TAG = "{hr}"
+LOG_SHARDS = 1
+"""Number of log shards. One until a cluster is used; `ids.shard_of` maps a stream to its shard."""
+
+
+def _log_tag(shard: int) -> str:
+    return f"{{hr{shard}}}"
+
+
+# ---- configuration
+
+
+def snapshot_key() -> str:
+    """Config snapshot.
+
+    Owner: Django. HASH `version` (decimal) and `data` (msgpack `ConfigSnapshot`), no TTL; see `snapshot`.
+    """
+    return f"{CONTROL_TAG}:snapshot"
+
+
+def snapshot_version_key() -> str:
+    """Last version handed out. Owner: Django. STRING, integer, no TTL."""
+    return f"{CONTROL_TAG}:snapshot:version"
+
+
+def snapshot_channel() -> str:
+    """Pub/sub channel that carries a new version.
+
+    A lost message is made good by the one-second re-read.
+    """
+    return f"{CONTROL_TAG}:snapshot:changed"
+
+
+# ---- streams and their queue
+
+
+def stream_prefix() -> str:
+    """Common start of all stream records, for functions that find stream ids themselves."""
+    return f"{CONTROL_TAG}:stream:"
+
+
+def stream_key(stream_id: str) -> str:
+    """Stream record. Owner: the Redis functions. HASH, TTL while alive `STREAM_MAX_SECONDS`, then the tombstone's."""
+    return stream_prefix() + stream_id
+
+
+def queue_prefix() -> str:
+    """Common start of all queues."""
+    return f"{CONTROL_TAG}:queue:"
+
+
+def queue_key(deployment: str) -> str:
+    """Waiting streams of a deployment. Owner: the Redis functions. LIST of stream ids, head is next, no TTL."""
+    return queue_prefix() + deployment
+
+
+def bell_prefix() -> str:
+    """Common start of all bells."""
+    return f"{CONTROL_TAG}:bell:"
+
+
+def bell_key(deployment: str) -> str:
+    """Wakes a worker that has room.
+
+    Owner: the Redis functions. LIST of "1", at most 1,024 long, no TTL; a stale ring is harmless.
+    """
+    return bell_prefix() + deployment
+
+
+def incarnations_key() -> str:
+    """Leases of processes. Owner: the Redis functions. ZSET incarnation -> expiry, Redis milliseconds."""
+    return f"{CONTROL_TAG}:incarnations"
+
+
+def assigned_prefix() -> str:
+    """Common start of all assignment tables."""
+    return f"{CONTROL_TAG}:assigned:"
+
+
+def assigned_key(incarnation: str) -> str:
+    """Streams that an incarnation owns. Owner: the Redis functions. HASH stream id -> `<epoch>:<assigned at, ms>`."""
+    return assigned_prefix() + incarnation
+
+
+def control_prefix() -> str:
+    """Common start of all control channels."""
+    return f"{CONTROL_TAG}:ctl:"
+
+
+def control_key(incarnation: str) -> str:
+    """Cancel, credit, warm-up for one worker.
+
+    Owner: that worker. STREAM, field `d` = msgpack `ControlMessage`, at most ~4,096, TTL = lease.
+    """
+    return control_prefix() + incarnation
+
+
+# ---- logs and delivery
+
+
+def log_prefix(shard: int = 0) -> str:
+    """Common start of all logs of a shard."""
+    return f"{_log_tag(shard)}:log:"
+
+
+def log_key(stream_id: str, shard: int = 0) -> str:
+    """Token log.
+
+    Owner: the stream's current owner. STREAM, ids `<epoch>-<seq>`, field `d` = msgpack `LogEntry`; TTL = tenant
+    retention after the end.
+    """
+    return log_prefix(shard) + stream_id
+
+
+def token_ids_prefix(shard: int = 0) -> str:
+    """Common start of all token id arrays of a shard."""
+    return f"{_log_tag(shard)}:ids:"
+
+
+def token_ids_key(stream_id: str, shard: int = 0) -> str:
+    """Generated token ids.
+
+    Owner: the stream's worker; gateways never read it. STRING, little-endian uint32 each, TTL as the log.
+    """
+    return token_ids_prefix(shard) + stream_id
+
+
+def readers_prefix(shard: int = 0) -> str:
+    """Common start of all reader sets of a shard."""
+    return f"{_log_tag(shard)}:readers:"
+
+
+def readers_key(stream_id: str, shard: int = 0) -> str:
+    """Gateways that want a stream delivered. Owner: gateways. SET of gateway incarnations, TTL as the log."""
+    return readers_prefix(shard) + stream_id
+
+
+def delivery_prefix(shard: int = 0) -> str:
+    """Common start of all delivery streams of a shard."""
+    return f"{_log_tag(shard)}:gw:"
+
+
+def delivery_key(gateway: str, shard: int = 0) -> str:
+    """Deltas for one gateway.
+
+    Owner: that gateway. STREAM, ids `1-<n>` without gaps, field `d` = msgpack list of `LogEntry`, at most ~8,192, TTL
+    = lease.
+    """
+    return delivery_prefix(shard) + gateway
+
+
+# ---- fleet
+
+
+def workers_key() -> str:
+    """Live workers.
+
+    Owner: workers. HASH incarnation -> msgpack `WorkerInfo`; an incarnation without a lease is dead and is swept.
+    """
+    return f"{CONTROL_TAG}:workers"
+
+
+def fleet_channel() -> str:
+    """Pub/sub channel that says that `workers_key` changed; carries the incarnation."""
+    return f"{CONTROL_TAG}:fleet:changed"
+
+
+def model_assets_key(fingerprint: str) -> str:
+    """Tokenizer, chat template and probes of a model.
+
+    Owner: workers. STRING, msgpack `ModelAssets`, TTL 7 days, refreshed by every registration.
+    """
+    return f"{CONTROL_TAG}:model:{fingerprint}"

@@ -1,0 +1,262 @@
+"""Waiting, ownership and the end of streams: typed calls of the Redis functions that decide over them.
+
+One owner at a time holds a stream under an `epoch`; ownership comes from `claim` (a worker), or from `reap` and
+`cancel` (a gateway that brings the stream to its end). Every function checks the owner, so a late call changes nothing.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+from redis.asyncio import Redis
+
+from headrace_wire import codec, redis_keys
+from headrace_wire.functions import Call, Functions, Reply
+from headrace_wire.messages import Cancel, ControlMessage, GenerateRequest, StreamState
+from headrace_wire.token_log import STREAM_MAX_SECONDS
+
+UNLISTED_GRACE_SECONDS = 2.0
+"""How long a stream may be assigned to a worker that does not list it, before it goes back to the queue."""
+
+TOMBSTONE_SECONDS = 24 * 3600
+"""How much longer than its log a stream's record lives, so that an expired stream is told from an unknown one."""
+
+
+class Verdict(StrEnum):
+    """Admission's answer."""
+
+    QUEUED = "queued"
+    FULL = "full"
+    KNOWN = "known"
+
+
+class Claimed(Struct, frozen=True):
+    """A stream that this worker owns from now on."""
+
+    stream_id: str
+    epoch: int
+    queue_time: float
+    """Seconds from admission to claim, both ends on Redis' clock."""
+    attempt: int
+    is_late: bool
+    """Its queue deadline passed before anybody took it."""
+    request: GenerateRequest
+
+
+class Taken(Struct, frozen=True):
+    """A stream of a dead owner that the caller must bring to an end."""
+
+    stream_id: str
+    epoch: int
+    tenant_id: str
+    deployment: str
+    attempts: int
+    log_ttl_seconds: int
+    cancel_reason: str
+    request: GenerateRequest | None
+
+
+class Renewal(Struct, frozen=True):
+    """What a renewed lease says of the streams that the incarnation works on."""
+
+    lost: frozenset[str]
+    cancelled: dict[str, str]
+    """Stream id to reason."""
+
+
+class CancelOutcome(StrEnum):
+    """Where the cancel found the stream."""
+
+    UNKNOWN = "unknown"
+    ENDED = "ended"
+    RUNNING = "running"
+    QUEUED = "queued"
+
+
+class LeaseLostError(Exception):
+    """This incarnation's lease has ended: drop all work and start as a new one."""
+
+
+class StreamRecord(Struct, frozen=True):
+    """The stream as the record tells it, for its tenant's eyes."""
+
+    tenant_id: str
+    deployment: str
+    state: StreamState
+    epoch: int
+    log_ttl_seconds: int
+
+
+class RequestQueue:
+    """The calls; stateless apart from the connection, safe to share between tasks."""
+
+    def __init__(self, redis: "Redis", functions: Functions) -> None:
+        self._redis = redis
+        self._functions = functions
+
+    # ---- gateways
+
+    def admit_call(self, request: GenerateRequest, *, queue_limit: int, queue_timeout_seconds: float) -> Call:
+        """Return the admission call for `parse_verdict`."""
+        keys = [
+            redis_keys.stream_key(request.stream_id),
+            redis_keys.queue_key(request.deployment),
+            redis_keys.bell_key(request.deployment),
+        ]
+        args: list[bytes | str | int] = [
+            request.stream_id,
+            request.tenant_id,
+            request.deployment,
+            codec.encode(request),
+            queue_limit,
+            int(queue_timeout_seconds * 1000),
+            STREAM_MAX_SECONDS * 1000,
+            request.log_ttl_seconds * 1000,
+        ]
+        return "admit", keys, args
+
+    @staticmethod
+    def parse_verdict(reply: Reply) -> tuple[Verdict, int]:
+        """Return (verdict, position in the queue or its length)."""
+        verdict, position = reply
+        return Verdict(verdict.decode()), int(position)
+
+    async def cancel(
+        self, stream_id: str, *, tenant_id: str, reason: str, incarnation: str
+    ) -> tuple[CancelOutcome, int]:
+        """Stop a stream of this tenant. On QUEUED the caller owns it under the returned epoch and must end it."""
+        keys = [
+            redis_keys.stream_key(stream_id),
+            redis_keys.queue_prefix(),
+            redis_keys.control_prefix(),
+            redis_keys.assigned_key(incarnation),
+        ]
+        message = codec.encode(Cancel(stream_id, reason))
+        where, epoch = await self._functions.call("cancel", keys, [stream_id, tenant_id, reason, incarnation, message])
+        return CancelOutcome(where.decode()), int(epoch)
+
+    async def reap(self, incarnation: str, *, limit: int = 64) -> tuple[list[str], list[Taken]]:
+        """Take the streams of dead owners; returns (incarnations removed, streams taken)."""
+        keys = [
+            redis_keys.incarnations_key(),
+            redis_keys.assigned_key(incarnation),
+            redis_keys.assigned_prefix(),
+            redis_keys.stream_prefix(),
+        ]
+        dead, taken = await self._functions.call("reap", keys, [incarnation, limit])
+        return [who.decode() for who in dead], [_taken(row) for row in taken]
+
+    async def tell(self, messages: Sequence[tuple[str, ControlMessage]]) -> int:
+        """Send control messages to owners of streams (or to `@<incarnation>`); returns how many had one."""
+        args: list[bytes | str | int] = []
+        for target, message in messages:
+            args += [target, codec.encode(message)]
+        keys = [redis_keys.control_prefix(), redis_keys.stream_prefix()]
+        return int(await self._functions.call("tell", keys, args))
+
+    async def record(self, stream_id: str) -> StreamRecord | None:
+        """Return the record, or None when there is none (any more). The caller compares the tenant."""
+        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms"]
+        row: Reply = await self._redis.hmget(redis_keys.stream_key(stream_id), names)
+        tenant, deployment, state, epoch, ttl = row
+        if tenant is None or deployment is None or state is None:
+            return None
+        return StreamRecord(
+            tenant.decode(),
+            deployment.decode(),
+            StreamState(state.decode()),
+            int(epoch or 0),
+            int(ttl or 0) // 1000,
+        )
+
+    # ---- owners
+
+    async def enlist(self, incarnation: str, *, lease_seconds: float, channels: Sequence[str]) -> None:
+        """Start the lease of a new incarnation and create its channels.
+
+        Raises:
+            LeaseLostError: the name was used before.
+        """
+        keys = [redis_keys.incarnations_key(), *channels]
+        if not await self._functions.call("enlist", keys, [incarnation, int(lease_seconds * 1000)]):
+            raise LeaseLostError(incarnation)
+
+    async def renew(
+        self, incarnation: str, *, lease_seconds: float, owned: Sequence[tuple[str, int]], channels: Sequence[str]
+    ) -> Renewal:
+        """Extend the lease; `owned` lists (stream id, epoch) of everything worked on.
+
+        Raises:
+            LeaseLostError: it had ended; nothing was extended.
+        """
+        keys = [
+            redis_keys.incarnations_key(),
+            redis_keys.assigned_key(incarnation),
+            redis_keys.stream_prefix(),
+            redis_keys.queue_prefix(),
+            redis_keys.bell_prefix(),
+            *channels,
+        ]
+        args: list[bytes | str | int] = [incarnation, int(lease_seconds * 1000), int(UNLISTED_GRACE_SECONDS * 1000)]
+        for stream_id, epoch in owned:
+            args += [stream_id, epoch]
+        alive, lost, cancelled = await self._functions.call("renew", keys, args)
+        if not alive:
+            raise LeaseLostError(incarnation)
+        pairs = [text.decode() for text in cancelled]
+        return Renewal(frozenset(i.decode() for i in lost), dict(zip(pairs[::2], pairs[1::2], strict=True)))
+
+    async def claim(self, incarnation: str, *, deployment: str, want: int) -> list[Claimed]:
+        """Take up to `want` waiting streams.
+
+        Raises:
+            LeaseLostError: this incarnation may not claim any more.
+        """
+        keys = [
+            redis_keys.queue_key(deployment),
+            redis_keys.incarnations_key(),
+            redis_keys.assigned_key(incarnation),
+            redis_keys.stream_prefix(),
+        ]
+        rows = await self._functions.call("claim", keys, [incarnation, want])
+        if rows == b"lost":
+            raise LeaseLostError(incarnation)
+        return [_claimed(row) for row in rows]
+
+    async def wait_for_work(self, deployment: str, *, timeout_seconds: float) -> bool:
+        """Block until the deployment's bell rings; False on timeout. Needs a connection of its own (it blocks)."""
+        return await self._redis.blpop([redis_keys.bell_key(deployment)], timeout=timeout_seconds) is not None
+
+    async def settle(
+        self, stream_id: str, *, epoch: int, incarnation: str, state: StreamState, log_ttl_seconds: int
+    ) -> bool:
+        """End a stream on its record, exactly once; False when it was not ours (any more)."""
+        keys = [redis_keys.stream_key(stream_id), redis_keys.assigned_key(incarnation)]
+        keep = (log_ttl_seconds + TOMBSTONE_SECONDS) * 1000
+        return bool(await self._functions.call("settle", keys, [stream_id, epoch, state.value, keep]))
+
+
+def _claimed(row: Reply) -> Claimed:
+    stream_id, epoch, admitted_ms, claimed_ms, attempt, late, request = row
+    return Claimed(
+        stream_id.decode(),
+        int(epoch),
+        max(0.0, (int(claimed_ms) - int(admitted_ms)) / 1000),
+        int(attempt),
+        bool(late),
+        codec.decode_request(request),
+    )
+
+
+def _taken(row: Sequence[bytes]) -> Taken:
+    stream_id, epoch, tenant, deployment, attempts, ttl_ms, reason, request = row
+    return Taken(
+        stream_id.decode(),
+        int(epoch),
+        tenant.decode(),
+        deployment.decode(),
+        int(attempts),
+        int(ttl_ms) // 1000,
+        reason.decode(),
+        codec.decode_request(request) if request else None,
+    )

@@ -1,0 +1,180 @@
+"""The configuration snapshot: what gateways know of tenants, keys, deployments and quotas without a database.
+
+The control plane publishes a whole snapshot after every committed change (`apps.tenants.snapshots`); gateways keep the
+newest one in memory and go on with it while the database is down.
+
+Redis layout (keys in `redis_keys`), all under one hash tag:
+
+* version counter, string: the last version handed out. A publisher takes a version *before* it reads the database, so
+  that of two publishers the one that read later never has the lower version. Versions follow the rule of stream epochs,
+  `max(previous + 1, Redis TIME in ms)`: they stay increasing when a restarted Redis lost its last second.
+* snapshot, hash: `version` (decimal) and `data` (msgpack of `ConfigSnapshot`). Stored only over an older version, by
+  `lua/snapshot_store.lua`, which also publishes the version on the channel. A gateway that polls reads `version` alone.
+* channel, pub/sub: the decimal version as a hint; the hash is the truth and is re-read every second.
+
+The sections of one snapshot are read one after another, not in one database snapshot: a key may name a tenant or a
+deployment that is not there yet. Readers treat that as "unknown"; the change that caused it publishes its own, newer
+snapshot.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class DetachedPolicy(StrEnum):
+    """What happens to a stream that nobody reads any more."""
+
+    FINISH = "finish"
+    """Generate to the end; the log keeps the answer."""
+    CONTINUE = "continue"
+    """Generate `detached_tokens` more, then suspend."""
+    ABORT = "abort"
+    """Abort after `detached_grace_seconds`."""
+
+
+class EngineKind(StrEnum):
+    """The engines a worker can host."""
+
+    VLLM = "vllm"
+    SIMULATED = "simulated"
+
+
+class QuotaScope(StrEnum):
+    """Whom a quota limits."""
+
+    GLOBAL = "global"
+    DEPLOYMENT = "deployment"
+    TENANT = "tenant"
+    MEMBER = "member"
+    API_KEY = "api_key"
+
+
+class BudgetDuration(StrEnum):
+    """The calendar period of a budget, in the tenant's time zone."""
+
+    HOUR = "1h"
+    DAY = "1d"
+    WEEK = "1w"
+    MONTH = "1mo"
+
+
+class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant. Ids are UUIDs as 32 hex digits, here and in every struct below."""
+
+    id: str
+    slug: str
+    name: str = ""
+    active: bool = True
+    time_zone: str = "UTC"
+    stream_window: int = 512
+    """Tokens the engine may be ahead of the slowest bound in DESIGN 3.4 (`generated - held_back - acknowledged`)."""
+    detached_policy: DetachedPolicy = DetachedPolicy.FINISH
+    detached_tokens: int = 256
+    """Tokens generated without a viewer before `continue` suspends."""
+    detached_grace_seconds: float = 30.0
+    """How long `abort` waits for a viewer to come back."""
+    retention_seconds: int = 3600
+    """How long a finished stream log stays readable; at least an hour."""
+    stall_timeout_seconds: float = 60.0
+    """A client that takes nothing for this long is disconnected (its stream then follows `detached_policy`)."""
+
+
+class ApiKeyConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One API key without its secret: gateways compare SHA-256 digests (`api_key.ApiKeyToken.matches`)."""
+
+    id: str
+    public_id: str
+    secret_sha256: bytes
+    tenant_id: str
+    user_id: str | None = None
+    """The member the key belongs to; None for a key of the tenant itself."""
+    scopes: frozenset[str] = frozenset()
+    """Values of `api_key.ApiKeyScope`; a scope unknown to this version grants nothing."""
+    deployment_ids: frozenset[str] = frozenset()
+    """Deployments the key may use; empty for every deployment its tenant sees."""
+    expires_at: float | None = None
+    """Unix seconds, UTC."""
+    revoked: bool = False
+    """Revoked keys stay listed for a day so that a refusal can say so in the log; they never authenticate."""
+
+
+class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One model deployment: what gateways admit for and what its workers run."""
+
+    id: str
+    name: str
+    """Public model name, what callers put into `model`."""
+    model: str
+    """Local path or Hugging Face id."""
+    active: bool = True
+    engine: EngineKind = EngineKind.VLLM
+    engine_args: dict[str, Any] = {}
+    """Allow-listed by the control plane; keys are vLLM's `EngineArgs` names, or the simulated engine's own."""
+    max_model_len: int | None = None
+    """Tokens of prompt and answer together; None takes the model's own."""
+    max_num_seqs: int = 32
+    dtype: str = "auto"
+    quantization: str | None = None
+    default_max_tokens: int = 512
+    """Tokens of an answer where the caller names none."""
+    visible_tenant_ids: frozenset[str] = frozenset()
+    """Tenants that may use it; empty for all."""
+    queue_limit: int = 1024
+    """Waiting requests; one more is refused."""
+    queue_timeout_seconds: float = 120.0
+    """From admission to claim."""
+    ttft_timeout_seconds: float = 120.0
+    """From claim to the first token."""
+    inter_token_timeout_seconds: float = 60.0
+    batch_min: int = 1
+    batch_max: int | None = None
+    """Upper bound of concurrently running requests a worker claims; None takes `max_num_seqs`."""
+    batch_dynamic: bool = True
+    """Let the worker move between the bounds by measured TPOT; otherwise it always fills up to `batch_max`."""
+
+
+class QuotaConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One quota. None means "no limit of this kind". A deployment id beside another scope narrows the quota to it."""
+
+    id: str
+    scope: QuotaScope
+    tenant_id: str | None = None
+    user_id: str | None = None
+    api_key_id: str | None = None
+    deployment_id: str | None = None
+    rpm_limit: int | None = None
+    tpm_limit: int | None = None
+    max_parallel_requests: int | None = None
+    max_budget_micros: int | None = None
+    """Millionths of the currency unit per `budget_duration`."""
+    soft_budget_micros: int | None = None
+    """Passing it is announced, not refused."""
+    token_budget: int | None = None
+    """Prompt and completion tokens per `budget_duration`."""
+    budget_duration: BudgetDuration | None = None
+
+
+class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a gateway needs to authenticate, admit and route. `version` orders snapshots."""
+
+    version: int
+    tenants: list[TenantConfig] = []
+    api_keys: list[ApiKeyConfig] = []
+    deployments: list[DeploymentConfig] = []
+    quotas: list[QuotaConfig] = []
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(ConfigSnapshot)
+
+
+def encode_snapshot(snapshot: ConfigSnapshot) -> bytes:
+    """Returns the msgpack form; equal snapshots encode to equal bytes."""
+    return _encoder.encode(snapshot)
+
+
+def decode_snapshot(data: bytes) -> ConfigSnapshot:
+    """Reads what `encode_snapshot` wrote. Unknown fields are ignored; a broken one raises `msgspec.DecodeError`."""
+    return _decoder.decode(data)

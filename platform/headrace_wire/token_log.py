@@ -1,0 +1,151 @@
+"""The token log: one Redis stream per stream of tokens, written by one fenced owner, read by anyone of its tenant.
+
+Entry ids are `<epoch>-<seq>` (DESIGN 3.2). A log is created once (`open_call`), never trimmed while it lives, and
+expires a retention time after its terminal entry.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from msgspec import Struct
+from redis.asyncio import Redis
+
+from headrace_wire import codec, redis_keys
+from headrace_wire.functions import Call, Functions, Reply
+from headrace_wire.ids import shard_of
+from headrace_wire.messages import AnyLogEntry, Ended, Opened
+
+STREAM_MAX_SECONDS = 24 * 3600
+"""How long a stream may live before its log and record expire under it."""
+
+DELIVERY_LIMIT = 8192
+"""Entries (engine steps) that a gateway may lag behind before its delivery stream is trimmed and it re-reads the
+logs.
+"""
+
+
+class AppendResult(IntEnum):
+    """What became of one appended entry."""
+
+    ACCEPTED = 1
+    GONE = 0
+    """The log has expired or was deleted: drop the stream."""
+    REFUSED = -1
+    """An id as high or higher is there: our own (an answer got lost) or a successor's. `tail` tells."""
+
+
+class Append(Struct, frozen=True):
+    """One entry to append, with the token ids that it adds."""
+
+    entry: AnyLogEntry
+    token_ids: Sequence[int] = ()
+    token_ids_at: int = 0
+    """Position (count of tokens before) of the first of `token_ids`."""
+    log_ttl_seconds: int = 0
+    """Set on terminal entries only: retention from now on."""
+
+
+class TokenLog:
+    """Reads and writes token logs. Safe to share between tasks; order within a stream is the caller's affair."""
+
+    def __init__(self, redis: "Redis", functions: Functions, *, shards: int = redis_keys.LOG_SHARDS) -> None:
+        self._redis = redis
+        self._functions = functions
+        self._shards = shards
+
+    def open_call(self, stream_id: str, *, readers: Sequence[str], ttl_seconds: int = STREAM_MAX_SECONDS) -> Call:
+        """Return the call that creates a log, to be sent together with admission."""
+        shard = shard_of(stream_id, self._shards)
+        keys = [redis_keys.log_key(stream_id, shard), redis_keys.readers_key(stream_id, shard)]
+        return "open", keys, [codec.encode(Opened(stream_id, 1, 0)), ttl_seconds * 1000, *readers]
+
+    async def discard(self, stream_id: str) -> None:
+        """Delete a log whose stream was not admitted."""
+        shard = shard_of(stream_id, self._shards)
+        await self._redis.delete(redis_keys.log_key(stream_id, shard), redis_keys.readers_key(stream_id, shard))
+
+    async def append(self, appends: Sequence[Append]) -> list[AppendResult]:
+        """Append one engine step's entries, in order; accepted ones that are not terminal are delivered at once.
+
+        Returns one result per entry. Terminal entries are delivered by `publish`, after the stream was settled.
+
+        Raises:
+            redis.exceptions.RedisError: no answer; what was appended is unknown, `tail` tells.
+        """
+        results: list[AppendResult] = [AppendResult.GONE] * len(appends)
+        for shard, indices in self._by_shard([a.entry.stream_id for a in appends]).items():
+            args: list[bytes | str | int] = [DELIVERY_LIMIT]
+            for i in indices:
+                args += _append_args(appends[i])
+            keys = [
+                redis_keys.log_prefix(shard),
+                redis_keys.token_ids_prefix(shard),
+                redis_keys.readers_prefix(shard),
+                redis_keys.delivery_prefix(shard),
+            ]
+            for i, result in zip(indices, await self._functions.call("append", keys, args), strict=True):
+                results[i] = AppendResult(result)
+        return results
+
+    async def publish(self, entries: Sequence[Ended]) -> None:
+        """Deliver terminal entries to the gateways that read their streams."""
+        for shard, indices in self._by_shard([entry.stream_id for entry in entries]).items():
+            args: list[bytes | str | int] = [DELIVERY_LIMIT]
+            for i in indices:
+                args += [entries[i].stream_id, codec.encode(entries[i])]
+            await self._functions.call(
+                "publish", [redis_keys.readers_prefix(shard), redis_keys.delivery_prefix(shard)], args
+            )
+
+    async def read(self, stream_id: str, *, after_seq: int = -1) -> list[AnyLogEntry] | None:
+        """Return the entries with `seq` greater than `after_seq` in order, or None when there is no log.
+
+        Entry ids start with an epoch that the caller need not know, so the whole log is read; max_tokens bounds it.
+        """
+        key = redis_keys.log_key(stream_id, shard_of(stream_id, self._shards))
+        rows: Reply = await self._redis.xrange(key)
+        if not rows:
+            return None
+        entries = [codec.decode_log_entry(fields[b"d"]) for _, fields in rows]
+        return [entry for entry in entries if entry.seq > after_seq]
+
+    async def tail(self, stream_id: str) -> AnyLogEntry | None:
+        """Return the last entry, or None when there is no log."""
+        key = redis_keys.log_key(stream_id, shard_of(stream_id, self._shards))
+        rows: Reply = await self._redis.xrevrange(key, count=1)
+        return codec.decode_log_entry(rows[0][1][b"d"]) if rows else None
+
+    async def token_ids(self, stream_id: str) -> list[int]:
+        """Return all token ids generated so far (worker only: they run ahead of what a guard has released)."""
+        raw: Reply = await self._redis.get(redis_keys.token_ids_key(stream_id, shard_of(stream_id, self._shards)))
+        return codec.unpack_token_ids(raw or b"")
+
+    async def attach(self, stream_id: str, gateway: str) -> bool:
+        """Have everything appended from now on delivered to `gateway`; False when there is no log."""
+        shard = shard_of(stream_id, self._shards)
+        keys = [redis_keys.log_key(stream_id, shard), redis_keys.readers_key(stream_id, shard)]
+        return bool(await self._functions.call("attach", keys, [gateway]))
+
+    async def detach(self, stream_id: str, gateway: str) -> None:
+        """Stop delivery to `gateway`."""
+        await self._redis.srem(redis_keys.readers_key(stream_id, shard_of(stream_id, self._shards)), gateway)
+
+    def _by_shard(self, stream_ids: Sequence[str]) -> dict[int, list[int]]:
+        if self._shards == 1:
+            return {0: list(range(len(stream_ids)))} if stream_ids else {}
+        groups: dict[int, list[int]] = {}
+        for i, stream_id in enumerate(stream_ids):
+            groups.setdefault(shard_of(stream_id, self._shards), []).append(i)
+        return groups
+
+
+def _append_args(append: Append) -> list[bytes | str | int]:
+    entry = append.entry
+    return [
+        entry.stream_id,
+        f"{entry.epoch}-{entry.seq}",
+        codec.encode(entry),
+        append.token_ids_at * 4,
+        codec.pack_token_ids(append.token_ids) if append.token_ids else b"",
+        append.log_ttl_seconds * 1000,
+    ]

@@ -1,0 +1,189 @@
+"""Ownership of streams, on a real Redis: who may do what, and that a refusal changes nothing."""
+
+import asyncio
+
+import pytest
+
+from headrace_wire import codec, redis_keys
+from headrace_wire.functions import Functions
+from headrace_wire.ids import new_stream_id
+from headrace_wire.messages import Cancel, Credit, StreamState, WarmUp
+from headrace_wire.request_queue import CancelOutcome, LeaseLostError, Verdict
+
+from .conftest import GATEWAY, WORKER, Wire
+
+
+async def expire(wire: Wire, incarnation: str) -> None:
+    """Move the lease of an incarnation into the past, as if its process had hung."""
+    await wire.redis.zadd(redis_keys.incarnations_key(), {incarnation: 1})
+
+
+async def test_admit_then_claim_hands_over_the_request_in_order(wire: Wire) -> None:
+    first, second = new_stream_id(), new_stream_id()
+    assert await wire.admit(first) == (Verdict.QUEUED, 1)
+    assert await wire.admit(second) == (Verdict.QUEUED, 2)
+    claimed = await wire.queue.claim(WORKER, deployment="m", want=5)
+    assert [c.stream_id for c in claimed] == [first, second]
+    assert claimed[0].request.stream_id == first
+    assert claimed[0].attempt == 1
+    assert not claimed[0].is_late
+    assert claimed[0].epoch > 1_700_000_000_000, "an epoch is close to the clock"
+    assert await wire.queue.claim(WORKER, deployment="m", want=5) == []
+
+
+async def test_admit_is_idempotent_by_stream_id(wire: Wire) -> None:
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    assert await wire.admit(stream_id) == (Verdict.KNOWN, 0)
+    assert len(await wire.queue.claim(WORKER, deployment="m", want=5)) == 1
+
+
+async def test_full_queue_refuses_and_changes_nothing(wire: Wire) -> None:
+    await wire.admit(new_stream_id(), queue_limit=1)
+    refused = new_stream_id()
+    assert await wire.admit(refused, queue_limit=1) == (Verdict.FULL, 1)
+    assert await wire.redis.llen(redis_keys.queue_key("m")) == 1
+    assert await wire.queue.record(refused) is None
+
+
+async def test_a_waiting_worker_is_woken_by_admission(wire: Wire) -> None:
+    waiting = asyncio.create_task(wire.queue.wait_for_work("m", timeout_seconds=10))
+    await wire.admit(new_stream_id())
+    assert await asyncio.wait_for(waiting, 5)
+
+
+async def test_late_stream_is_marked(wire: Wire) -> None:
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    await wire.redis.hset(redis_keys.stream_key(stream_id), "deadline_ms", "1")
+    (claimed,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    assert claimed.is_late
+
+
+async def test_settle_happens_once_and_only_by_the_owner(wire: Wire) -> None:
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    (claimed,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+
+    async def settle(epoch: int) -> bool:
+        return await wire.queue.settle(
+            stream_id, epoch=epoch, incarnation=WORKER, state=StreamState.FINISHED, log_ttl_seconds=10
+        )
+
+    assert not await settle(claimed.epoch - 1)
+    assert await settle(claimed.epoch)
+    assert not await settle(claimed.epoch)
+    record = await wire.queue.record(stream_id)
+    assert record is not None
+    assert record.state is StreamState.FINISHED
+    assert not await wire.redis.exists(redis_keys.assigned_key(WORKER))
+
+
+async def test_expired_lease_is_final(wire: Wire) -> None:
+    await expire(wire, WORKER)
+    with pytest.raises(LeaseLostError):
+        await wire.queue.claim(WORKER, deployment="m", want=1)
+    with pytest.raises(LeaseLostError):
+        await wire.queue.renew(WORKER, lease_seconds=5, owned=[], channels=[])
+    with pytest.raises(LeaseLostError):
+        await wire.queue.enlist(WORKER, lease_seconds=5, channels=[])
+
+
+async def test_reap_takes_streams_of_the_dead_under_a_new_epoch(wire: Wire) -> None:
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    (claimed,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    assert await wire.queue.reap(GATEWAY) == ([], [])
+    await expire(wire, WORKER)
+    dead, (taken,) = await wire.queue.reap(GATEWAY)
+    assert dead == [WORKER]
+    assert taken.stream_id == stream_id
+    assert taken.epoch > claimed.epoch
+    assert taken.tenant_id == "t"
+    assert taken.request == claimed.request
+    assert not await wire.queue.settle(
+        stream_id, epoch=claimed.epoch, incarnation=WORKER, state=StreamState.FINISHED, log_ttl_seconds=10
+    )
+    assert await wire.queue.settle(
+        stream_id, epoch=taken.epoch, incarnation=GATEWAY, state=StreamState.FAILED, log_ttl_seconds=10
+    )
+
+
+async def test_a_reaper_that_dies_is_reaped(wire: Wire) -> None:
+    await wire.admit(new_stream_id())
+    await wire.queue.claim(WORKER, deployment="m", want=1)
+    await expire(wire, WORKER)
+    await wire.queue.reap(GATEWAY)
+    await expire(wire, GATEWAY)
+    await wire.queue.enlist("gateway-other", lease_seconds=60, channels=[])
+    _, taken = await wire.queue.reap("gateway-other")
+    assert len(taken) == 1
+
+
+async def test_renew_tells_lost_and_cancelled(wire: Wire) -> None:
+    lost, cancelled = new_stream_id(), new_stream_id()
+    await wire.admit(lost)
+    await wire.admit(cancelled)
+    a, b = await wire.queue.claim(WORKER, deployment="m", want=2)
+    await wire.redis.hset(redis_keys.stream_key(lost), "epoch", str(a.epoch + 1))
+    outcome, _ = await wire.queue.cancel(cancelled, tenant_id="t", reason="client", incarnation=GATEWAY)
+    assert outcome is CancelOutcome.RUNNING
+    renewal = await wire.queue.renew(
+        WORKER, lease_seconds=5, owned=[(lost, a.epoch), (cancelled, b.epoch)], channels=[]
+    )
+    assert renewal.lost == {lost}
+    assert renewal.cancelled == {cancelled: "client"}
+
+
+async def test_assigned_but_unlisted_goes_back_to_the_head(wire: Wire) -> None:
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    (first,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    await wire.admit(new_stream_id())
+    await wire.queue.renew(WORKER, lease_seconds=5, owned=[], channels=[])
+    assert (await wire.queue.record(stream_id)) is not None, "within the grace nothing happens"
+    await wire.redis.hset(redis_keys.assigned_key(WORKER), stream_id, f"{first.epoch}:1")
+    await wire.queue.renew(WORKER, lease_seconds=5, owned=[], channels=[])
+    (again,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    assert again.stream_id == stream_id
+    assert again.attempt == 2
+    assert again.epoch > first.epoch
+
+
+async def test_cancel_of_a_queued_stream_frees_its_place(wire: Wire) -> None:
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    outcome, epoch = await wire.queue.cancel(stream_id, tenant_id="t", reason="client", incarnation=GATEWAY)
+    assert outcome is CancelOutcome.QUEUED
+    assert await wire.redis.llen(redis_keys.queue_key("m")) == 0
+    assert await wire.queue.settle(
+        stream_id, epoch=epoch, incarnation=GATEWAY, state=StreamState.CANCELLED, log_ttl_seconds=10
+    )
+    again = await wire.queue.cancel(stream_id, tenant_id="t", reason="client", incarnation=GATEWAY)
+    assert again == (CancelOutcome.ENDED, epoch)
+
+
+async def test_cancel_by_another_tenant_is_unknown_and_changes_nothing(wire: Wire) -> None:
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    outcome, _ = await wire.queue.cancel(stream_id, tenant_id="other", reason="client", incarnation=GATEWAY)
+    assert outcome is CancelOutcome.UNKNOWN
+    assert len(await wire.queue.claim(WORKER, deployment="m", want=1)) == 1
+
+
+async def test_owner_is_told_in_its_control_channel(wire: Wire) -> None:
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    assert await wire.queue.tell([(stream_id, Credit(stream_id, 9))]) == 0, "nobody owns it yet"
+    await wire.queue.claim(WORKER, deployment="m", want=1)
+    await wire.queue.cancel(stream_id, tenant_id="t", reason="client", incarnation=GATEWAY)
+    assert await wire.queue.tell([(stream_id, Credit(stream_id, 9)), (f"@{WORKER}", WarmUp())]) == 2
+    rows = await wire.redis.xrange(redis_keys.control_key(WORKER))
+    told = [codec.decode_control(fields[b"d"]) for _, fields in rows[1:]]
+    assert told == [Cancel(stream_id, "client"), Credit(stream_id, 9), WarmUp()]
+
+
+async def test_library_is_loaded_again_after_redis_lost_it(wire: Wire) -> None:
+    await wire.redis.function_flush()
+    assert await wire.admit(new_stream_id()) == (Verdict.QUEUED, 1)
+    await Functions(wire.redis).load()
