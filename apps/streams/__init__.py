@@ -1,0 +1,1 @@
+"""Gateway side of a stream: admission, delivery, prompt rendering, and the care for streams that lost their owner."""

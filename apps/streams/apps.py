@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class StreamsConfig(AppConfig):
+    name = "apps.streams"
+    label = "streams"

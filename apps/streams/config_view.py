@@ -1,0 +1,140 @@
+"""The configuration snapshot as the gateway uses it: look-ups instead of lists, always the newest version seen."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from headrace_wire import redis_keys
+from headrace_wire.api_key import ApiKeyScope, ApiKeyToken
+from headrace_wire.errors import InvalidApiKeyError, ModelNotFoundError, PermissionDeniedError
+from headrace_wire.functions import Reply
+from headrace_wire.snapshot import ApiKeyConfig, ConfigSnapshot, DeploymentConfig, TenantConfig, decode_snapshot
+
+log = structlog.get_logger(__name__)
+
+REREAD_SECONDS = 1.0
+"""How old a configuration may be: the re-read that makes good a lost notice."""
+
+
+class Caller:
+    """Who asks: the tenant, and what the key or the chat's ticket allows. Never built from a caller's own fields."""
+
+    __slots__ = ("api_key", "tenant", "user_id")
+
+    def __init__(
+        self, tenant: TenantConfig, *, api_key: ApiKeyConfig | None = None, user_id: str | None = None
+    ) -> None:
+        self.tenant = tenant
+        self.api_key = api_key
+        self.user_id = user_id
+
+
+class ConfigView:
+    """One version of the configuration, indexed."""
+
+    def __init__(self, snapshot: ConfigSnapshot) -> None:
+        self.version = snapshot.version
+        self.tenants = {tenant.id: tenant for tenant in snapshot.tenants}
+        self._keys = {key.public_id: key for key in snapshot.api_keys}
+        self._deployments = {d.name: d for d in snapshot.deployments if d.active}
+
+    def authenticate(self, presented: str | None) -> Caller:
+        """Return the caller whose key was presented.
+
+        Raises:
+            InvalidApiKeyError: no key, or one that is malformed, unknown, expired, revoked, or of an inactive tenant.
+        """
+        token = ApiKeyToken.parse(presented) if presented else None
+        key = self._keys.get(token.public_id) if token else None
+        if token is None or key is None or not token.matches(key.secret_sha256):
+            raise InvalidApiKeyError(
+                "Incorrect API key provided. Keys look like sk-hr-… and are made in the admin."
+                if presented
+                else "You didn't provide an API key. Send it as `Authorization: Bearer sk-hr-…`."
+            )
+        tenant = self.tenants.get(key.tenant_id)
+        expired = key.expires_at is not None and key.expires_at <= time.time()
+        if key.revoked or expired or tenant is None or not tenant.active:
+            log.info("key_refused", public_id=key.public_id, revoked=key.revoked, expired=expired)
+            raise InvalidApiKeyError("Incorrect API key provided. Keys look like sk-hr-… and are made in the admin.")
+        return Caller(tenant, api_key=key, user_id=key.user_id)
+
+    @staticmethod
+    def require_scope(caller: Caller, scope: ApiKeyScope) -> None:
+        """Check that a key may do this; a chat ticket may do what the chat does.
+
+        Raises:
+            PermissionDeniedError: the key lacks the scope.
+        """
+        if caller.api_key is not None and scope.value not in caller.api_key.scopes:
+            raise PermissionDeniedError(f"This API key lacks the scope `{scope.value}`.")
+
+    def deployments(self, caller: Caller) -> list[DeploymentConfig]:
+        """Return the deployments that the caller may use, by name."""
+        return sorted((d for d in self._deployments.values() if _may_use(caller, d)), key=lambda d: d.name)
+
+    def deployment(self, caller: Caller, name: str) -> DeploymentConfig:
+        """Return the deployment called `name`.
+
+        Raises:
+            ModelNotFoundError: there is none, or the caller may not see it; the two read the same.
+        """
+        found = self._deployments.get(name)
+        if found is None or not _may_use(caller, found):
+            raise ModelNotFoundError(
+                f"The model `{name}` does not exist or you do not have access to it.", param="model"
+            )
+        return found
+
+
+def _may_use(caller: Caller, deployment: DeploymentConfig) -> bool:
+    if deployment.visible_tenant_ids and caller.tenant.id not in deployment.visible_tenant_ids:
+        return False
+    key = caller.api_key
+    return key is None or not key.deployment_ids or deployment.id in key.deployment_ids
+
+
+class ConfigReader:
+    """Keeps `view` at the newest snapshot: told by pub/sub, made sure of every second, kept while Redis is away."""
+
+    def __init__(self, redis: "Redis", on_change: Callable[[ConfigView], None] | None = None) -> None:
+        self._redis = redis
+        self._on_change = on_change
+        self.view = ConfigView(ConfigSnapshot(version=0))
+
+    async def refresh(self) -> None:
+        """Read the snapshot if its version is newer.
+
+        Raises:
+            redis.exceptions.RedisError: the view stays as it was.
+        """
+        stored: Reply = await self._redis.hget(redis_keys.snapshot_key(), "version")
+        if stored is None or int(stored) <= self.view.version:
+            return
+        data: Reply = await self._redis.hget(redis_keys.snapshot_key(), "data")
+        if data is None:
+            return
+        self.view = ConfigView(decode_snapshot(data))
+        log.info("config_read", version=self.view.version)
+        if self._on_change is not None:
+            self._on_change(self.view)
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        while True:
+            try:
+                await self._follow()
+            except RedisError as error:
+                log.warning("config_unreachable", error=str(error), version=self.view.version)
+                await asyncio.sleep(REREAD_SECONDS)
+
+    async def _follow(self) -> None:
+        async with self._redis.pubsub() as channel:
+            await channel.subscribe(redis_keys.snapshot_channel())
+            while True:
+                await self.refresh()
+                await channel.get_message(ignore_subscribe_messages=True, timeout=REREAD_SECONDS)

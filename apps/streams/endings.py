@@ -1,0 +1,89 @@
+"""Ending streams that this gateway owns: cancelled in the queue, or left behind by a worker that died.
+
+Order as everywhere: terminal entry in the log, settle, publish (DESIGN 3, Settle).
+"""
+
+import structlog
+
+from headrace_wire.errors import EngineError, HeadraceError
+from headrace_wire.messages import Delta, Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
+from headrace_wire.request_queue import RequestQueue, Taken
+from headrace_wire.token_log import Append, AppendResult, TokenLog
+
+log = structlog.get_logger(__name__)
+
+
+class Endings:
+    """Writes terminal entries for streams owned by `incarnation`."""
+
+    def __init__(self, token_log: TokenLog, queue: RequestQueue, incarnation: str) -> None:
+        self._log = token_log
+        self._queue = queue
+        self._incarnation = incarnation
+
+    async def cancelled(self, stream_id: str, *, epoch: int) -> None:
+        """End a stream that its client cancelled."""
+        await self._end(stream_id, epoch, StreamState.CANCELLED, FinishReason.ABORT, None, prompt_tokens=0)
+
+    async def failed(self, stream_id: str, *, epoch: int, error: HeadraceError, prompt_tokens: int = 0) -> None:
+        """End a stream with an error that its readers see."""
+        logged = StreamError(error.code, error.message)
+        await self._end(stream_id, epoch, StreamState.FAILED, FinishReason.ERROR, logged, prompt_tokens=prompt_tokens)
+
+    async def left_behind(self, taken: Taken) -> None:
+        """End a stream whose worker died: as its client asked where that is known, else as a failure."""
+        tail = await self._log.tail(taken.stream_id)
+        if isinstance(tail, Ended):
+            # The worker died between its terminal entry and the settlement.
+            await self._settle_and_publish(tail, taken.epoch)
+        elif taken.cancel_reason:
+            await self.cancelled(taken.stream_id, epoch=taken.epoch)
+        else:
+            await self.failed(
+                taken.stream_id,
+                epoch=taken.epoch,
+                error=EngineError(
+                    "The worker that served this stream was lost; what was sent stands, the rest is missing."
+                ),
+                prompt_tokens=len(taken.request.prompt_ids) // 4 if taken.request else 0,
+            )
+
+    async def _end(
+        self,
+        stream_id: str,
+        epoch: int,
+        state: StreamState,
+        finish_reason: FinishReason,
+        error: StreamError | None,
+        *,
+        prompt_tokens: int,
+    ) -> None:
+        record = await self._queue.record(stream_id)
+        tail = await self._log.tail(stream_id)
+        if tail is None or record is None:
+            log.warning("stream_vanished", stream_id=stream_id)
+            await self._queue.settle(
+                stream_id, epoch=epoch, incarnation=self._incarnation, state=state, log_ttl_seconds=0
+            )
+            return
+        generated = tail.seq if isinstance(tail, Delta | Started) else 0
+        usage = Usage(prompt_tokens, generated)
+        entry = Ended(stream_id, epoch, tail.seq + 1, state, finish_reason, None, usage, Timings(), error)
+        (result,) = await self._log.append([Append(entry, log_ttl_seconds=record.log_ttl_seconds)])
+        if result is AppendResult.ACCEPTED:
+            await self._settle_and_publish(entry, epoch, log_ttl_seconds=record.log_ttl_seconds)
+        else:
+            log.warning("ending_refused", stream_id=stream_id, result=result.name)
+
+    async def _settle_and_publish(self, entry: Ended, epoch: int, *, log_ttl_seconds: int | None = None) -> None:
+        if log_ttl_seconds is None:
+            record = await self._queue.record(entry.stream_id)
+            log_ttl_seconds = record.log_ttl_seconds if record else 0
+        await self._queue.settle(
+            entry.stream_id,
+            epoch=epoch,
+            incarnation=self._incarnation,
+            state=entry.state,
+            log_ttl_seconds=log_ttl_seconds,
+        )
+        await self._log.publish([entry])

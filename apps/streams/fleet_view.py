@@ -1,0 +1,80 @@
+"""What this gateway knows of workers: who serves which deployment, and with which model."""
+
+import asyncio
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from apps.streams.rendering import Renderers
+from headrace_wire import codec, redis_keys
+from headrace_wire.fleet import WorkerInfo, WorkerState
+from headrace_wire.functions import Reply
+
+log = structlog.get_logger(__name__)
+
+REREAD_SECONDS = 1.0
+
+
+class FleetView:
+    """Live workers, re-read when told and every second; renderers of their models are prepared on the way."""
+
+    def __init__(self, redis: "Redis", renderers: Renderers) -> None:
+        self._redis = redis
+        self._renderers = renderers
+        self._by_deployment: dict[str, list[WorkerInfo]] = {}
+        self._fingerprints: dict[str, str] = {}
+
+    def workers(self, deployment: str) -> list[WorkerInfo]:
+        """Return the live workers of a deployment, in any state."""
+        return self._by_deployment.get(deployment, [])
+
+    def ready(self, deployment: str) -> bool:
+        """Say whether a worker of the deployment takes requests."""
+        return any(worker.state is WorkerState.READY for worker in self.workers(deployment))
+
+    def fingerprint(self, deployment: str) -> str:
+        """Return the model that the deployment's workers serve, or served last; empty when none was seen."""
+        return self._fingerprints.get(deployment, "")
+
+    async def refresh(self) -> None:
+        """Read registrations and leases.
+
+        Raises:
+            redis.exceptions.RedisError: the view stays as it was.
+        """
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.hgetall(redis_keys.workers_key())
+        pipeline.zrangebyscore(redis_keys.incarnations_key(), "-inf", "+inf", withscores=True)
+        pipeline.time()
+        reply: Reply = await pipeline.execute()
+        rows, leases, (seconds, microseconds) = reply
+        now_ms = seconds * 1000 + microseconds // 1000
+        alive = {name for name, expiry in leases if expiry > now_ms}
+        by_deployment: dict[str, list[WorkerInfo]] = {}
+        for name, raw in rows.items():
+            if name in alive:
+                info = codec.decode(raw, WorkerInfo)
+                by_deployment.setdefault(info.deployment, []).append(info)
+        self._by_deployment = by_deployment
+        await self._prepare_renderers()
+
+    async def _prepare_renderers(self) -> None:
+        for deployment, workers in self._by_deployment.items():
+            for worker in workers:
+                if worker.fingerprint:
+                    self._fingerprints[deployment] = worker.fingerprint
+                    await self._renderers.prepare(worker.fingerprint)
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        while True:
+            try:
+                async with self._redis.pubsub() as channel:
+                    await channel.subscribe(redis_keys.fleet_channel())
+                    while True:
+                        await self.refresh()
+                        await channel.get_message(ignore_subscribe_messages=True, timeout=REREAD_SECONDS)
+            except RedisError as error:
+                log.warning("fleet_unreachable", error=str(error))
+                await asyncio.sleep(REREAD_SECONDS)

@@ -1,0 +1,132 @@
+"""One gateway process: its connections, its lease, and the tasks that keep its views fresh."""
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from apps.streams.config_view import ConfigReader, ConfigView
+from apps.streams.delivery import Delivery
+from apps.streams.endings import Endings
+from apps.streams.fleet_view import FleetView
+from apps.streams.rendering import Renderers
+from headrace_wire import redis_keys
+from headrace_wire.functions import Functions
+from headrace_wire.ids import new_incarnation
+from headrace_wire.request_queue import LeaseLostError, RequestQueue
+from headrace_wire.token_log import TokenLog
+
+log = structlog.get_logger(__name__)
+
+TICK_SECONDS = 1.0
+
+
+class Gateway:
+    """The runtime that HTTP, WebSocket and chat edges share. One per process and event loop.
+
+    A lost lease (the process was frozen, or Redis was away for longer) ends this incarnation: the gateway takes a new
+    name, attaches its live subscriptions to it, and they go on from their logs.
+    """
+
+    def __init__(self, *, redis_url: str, secret_key: str, lease_seconds: float = 5.0) -> None:
+        self.secret = secret_key.encode()
+        self.lease_seconds = lease_seconds
+        self.redis = Redis.from_url(redis_url, max_connections=64)
+        # A client whose connection is blocked in a read; without a socket timeout of its own.
+        self._blocking_redis = Redis.from_url(redis_url)
+        self.functions = Functions(self.redis)
+        self.token_log = TokenLog(self.redis, self.functions)
+        self.queue = RequestQueue(self.redis, self.functions)
+        self.renderers = Renderers(self.redis)
+        self.fleet = FleetView(self.redis, self.renderers)
+        self.config_reader = ConfigReader(self.redis)
+        self.delivery = Delivery(self._blocking_redis, self.token_log)
+        self.draining = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._delivery_task: asyncio.Task[None] | None = None
+        self._new_incarnation()
+
+    def _new_incarnation(self) -> None:
+        self.incarnation = new_incarnation("gateway")
+        self.endings = Endings(self.token_log, self.queue, self.incarnation)
+
+    @property
+    def config(self) -> ConfigView:
+        """The newest configuration seen."""
+        return self.config_reader.view
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new streams are taken: configured, not draining, lease held."""
+        return not self.draining and self.config.version > 0 and self._delivery_task is not None
+
+    async def start(self) -> None:
+        """Load functions, enlist, read configuration and fleet, then follow both.
+
+        Raises:
+            redis.exceptions.RedisError: Redis does not answer.
+        """
+        await self.functions.load()
+        await self._enlist()
+        await self.config_reader.refresh()
+        await self.fleet.refresh()
+        self._tasks = [
+            asyncio.create_task(self.config_reader.run(), name="config"),
+            asyncio.create_task(self.fleet.run(), name="fleet"),
+            asyncio.create_task(self._tick(), name="tick"),
+        ]
+        log.info("gateway_started", incarnation=self.incarnation, config_version=self.config.version)
+
+    async def stop(self) -> None:
+        """End all tasks and connections. Streams go on in their workers; other gateways can resume them."""
+        tasks = [*self._tasks, *([self._delivery_task] if self._delivery_task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks, self._delivery_task = [], None
+        with suppress(RedisError):
+            await self.redis.zadd(redis_keys.incarnations_key(), {self.incarnation: 1}, xx=True)
+        await self.redis.aclose()
+        await self._blocking_redis.aclose()
+
+    async def _enlist(self) -> None:
+        await self.queue.enlist(
+            self.incarnation, lease_seconds=self.lease_seconds, channels=[redis_keys.delivery_key(self.incarnation)]
+        )
+        self._delivery_task = asyncio.create_task(self.delivery.run(self.incarnation), name="delivery")
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                await self._renew()
+                await self._reap()
+            except RedisError as error:
+                log.warning("tick_failed", error=str(error))
+
+    async def _renew(self) -> None:
+        channel = redis_keys.delivery_key(self.incarnation)
+        try:
+            await self.queue.renew(self.incarnation, lease_seconds=self.lease_seconds, owned=[], channels=[channel])
+        except LeaseLostError:
+            await self._start_anew()
+
+    async def _start_anew(self) -> None:
+        log.warning("gateway_lease_lost", incarnation=self.incarnation)
+        if self._delivery_task is not None:
+            self._delivery_task.cancel()
+            await asyncio.gather(self._delivery_task, return_exceptions=True)
+        self._new_incarnation()
+        await self._enlist()
+        for stream_id in self.delivery.stream_ids():
+            await self.token_log.attach(stream_id, self.incarnation)
+        self.delivery.distrust_all()
+
+    async def _reap(self) -> None:
+        dead, taken = await self.queue.reap(self.incarnation)
+        if dead:
+            log.warning("incarnations_expired", incarnations=dead, streams=len(taken))
+        for stream in taken:
+            await self.endings.left_behind(stream)

@@ -1,0 +1,117 @@
+"""Prompt ids from conversations, with the tokenizer and chat template that the deployment's worker registered.
+
+A renderer is used only after it gave the worker's own ids for every probe conversation (DESIGN 4.2); a deployment
+without one renders in the worker.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import jinja2
+import structlog
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from redis.asyncio import Redis
+from tokenizers import Tokenizer
+
+from headrace_wire import codec, redis_keys
+from headrace_wire.errors import InvalidRequestError
+from headrace_wire.fleet import ModelAssets
+from headrace_wire.functions import Reply
+from headrace_wire.messages import ChatTurn
+
+log = structlog.get_logger(__name__)
+
+
+class PromptRenderer:
+    """Turns a conversation into prompt ids. Building one takes a while (the tokenizer is parsed): do it in a thread."""
+
+    def __init__(self, assets: ModelAssets) -> None:
+        self.fingerprint = assets.fingerprint
+        self.max_model_len = assets.max_model_len
+        self._tokenizer: Any = Tokenizer.from_buffer(assets.tokenizer_json)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._special = dict(assets.special_tokens)
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals["raise_exception"] = _raise_template_error
+        environment.globals["strftime_now"] = _strftime_now
+        self._template = environment.from_string(assets.chat_template)
+
+    def render(self, conversation: Sequence[ChatTurn]) -> list[int]:
+        """Return the prompt ids of a conversation, ready for the assistant's turn.
+
+        Raises:
+            InvalidRequestError: the model's template refuses the conversation (roles out of order, for example).
+        """
+        messages = [{"role": turn.role, "content": turn.content} for turn in conversation]
+        try:
+            text = self._template.render(messages=messages, add_generation_prompt=True, tools=None, **self._special)
+        except jinja2.TemplateError as error:
+            raise InvalidRequestError(
+                f"The model's chat template refused the messages: {error}", param="messages"
+            ) from error
+        # The template writes its own special tokens.
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _raise_template_error(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now(tz=UTC).strftime(pattern)
+
+
+def build_renderer(assets: ModelAssets) -> PromptRenderer | None:
+    """Return a renderer that agrees with the worker on every probe, or None (logged)."""
+    if not assets.tokenizer_json or not assets.chat_template or not assets.probes:
+        return None
+    try:
+        renderer = PromptRenderer(assets)
+        for probe in assets.probes:
+            if renderer.render(probe.conversation) != list(probe.prompt_ids):
+                log.warning("renderer_disagrees", fingerprint=assets.fingerprint, turns=len(probe.conversation))
+                return None
+    except (jinja2.TemplateError, InvalidRequestError, ValueError) as error:
+        log.warning("renderer_unusable", fingerprint=assets.fingerprint, error=str(error))
+        return None
+    return renderer
+
+
+class Renderers:
+    """Renderers by model fingerprint, built once each."""
+
+    def __init__(self, redis: "Redis") -> None:
+        self._redis = redis
+        self._ready: dict[str, PromptRenderer | None] = {}
+        self._building: dict[str, asyncio.Task[None]] = {}
+
+    def get(self, fingerprint: str) -> PromptRenderer | None:
+        """Return the renderer if it is there; None also where this model renders in the worker."""
+        return self._ready.get(fingerprint)
+
+    async def prepare(self, fingerprint: str) -> None:
+        """Make sure that the renderer was tried; concurrent callers share one attempt.
+
+        Raises:
+            redis.exceptions.RedisError: the assets could not be read; the next call tries again.
+        """
+        if fingerprint in self._ready:
+            return
+        task = self._building.get(fingerprint)
+        if task is None:
+            task = self._building[fingerprint] = asyncio.create_task(self._build(fingerprint))
+            task.add_done_callback(lambda _: self._building.pop(fingerprint, None))
+        await asyncio.shield(task)
+
+    async def _build(self, fingerprint: str) -> None:
+        raw: Reply = await self._redis.get(redis_keys.model_assets_key(fingerprint))
+        if raw is None:
+            return
+        assets = codec.decode(raw, ModelAssets)
+        self._ready[fingerprint] = await asyncio.to_thread(build_renderer, assets)
