@@ -92,8 +92,8 @@ class ApiKeyConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The member the key belongs to; None for a key of the tenant itself."""
     scopes: frozenset[str] = frozenset()
     """Values of `api_key.ApiKeyScope`; a scope unknown to this version grants nothing."""
-    deployment_ids: frozenset[str] = frozenset()
-    """Deployments the key may use; empty for every deployment its tenant sees."""
+    deployment_ids: frozenset[str] | None = None
+    """Deployments the key may use; None for every one its tenant sees. An empty set is none: the last one was deleted."""
     expires_at: float | None = None
     """Unix seconds, UTC."""
     revoked: bool = False
@@ -119,8 +119,8 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization: str | None = None
     default_max_tokens: int = 512
     """Tokens of an answer where the caller names none."""
-    visible_tenant_ids: frozenset[str] = frozenset()
-    """Tenants that may use it; empty for all."""
+    visible_tenant_ids: frozenset[str] | None = None
+    """Tenants that may use it; None for all. An empty set is nobody."""
     queue_limit: int = 1024
     """Waiting requests; one more is refused."""
     queue_timeout_seconds: float = 120.0

@@ -1,0 +1,1 @@
+"""People and API keys: who is calling."""

@@ -1,0 +1,1 @@
+"""Model deployments, and the workers that serve them."""

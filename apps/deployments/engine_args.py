@@ -1,0 +1,79 @@
+"""Engine arguments that an admin may set, as types; everything else is refused.
+
+An engine argument can run code or read files: `trust_remote_code`, `scheduler_cls`, `worker_cls`, `logits_processors`,
+parser plug-ins, `load_format="pt"` (pickles), paths of any kind. None of those is here. What has its own field on the
+deployment (dtype, quantization, lengths) is not here either, so that it has one home.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from apps.deployments.enums import EngineKind
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+Revision = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class VllmArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Fields of vLLM's `EngineArgs` that size and tune an engine. UNSET leaves vLLM's own default."""
+
+    block_size: Literal[8, 16, 32, 64, 128] | msgspec.UnsetType = msgspec.UNSET
+    gpu_memory_utilization: Fraction | msgspec.UnsetType = msgspec.UNSET
+    kv_cache_memory_bytes: Positive | msgspec.UnsetType = msgspec.UNSET
+    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"] | msgspec.UnsetType = msgspec.UNSET
+    num_gpu_blocks_override: Positive | msgspec.UnsetType = msgspec.UNSET
+    cpu_offload_gb: Annotated[float, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
+    tensor_parallel_size: Positive | msgspec.UnsetType = msgspec.UNSET
+    pipeline_parallel_size: Positive | msgspec.UnsetType = msgspec.UNSET
+    enable_expert_parallel: bool | msgspec.UnsetType = msgspec.UNSET
+    max_num_batched_tokens: Positive | msgspec.UnsetType = msgspec.UNSET
+    long_prefill_token_threshold: Count | msgspec.UnsetType = msgspec.UNSET
+    enable_prefix_caching: bool | msgspec.UnsetType = msgspec.UNSET
+    enable_chunked_prefill: bool | msgspec.UnsetType = msgspec.UNSET
+    enforce_eager: bool | msgspec.UnsetType = msgspec.UNSET
+    disable_sliding_window: bool | msgspec.UnsetType = msgspec.UNSET
+    disable_cascade_attn: bool | msgspec.UnsetType = msgspec.UNSET
+    disable_custom_all_reduce: bool | msgspec.UnsetType = msgspec.UNSET
+    async_scheduling: bool | msgspec.UnsetType = msgspec.UNSET
+    max_logprobs: Count | msgspec.UnsetType = msgspec.UNSET
+    seed: Count | msgspec.UnsetType = msgspec.UNSET
+    load_format: Literal["auto", "safetensors", "dummy"] | msgspec.UnsetType = msgspec.UNSET
+    generation_config: Literal["auto", "vllm"] | msgspec.UnsetType = msgspec.UNSET
+    revision: Revision | msgspec.UnsetType = msgspec.UNSET
+    tokenizer_revision: Revision | msgspec.UnsetType = msgspec.UNSET
+    performance_mode: Literal["balanced", "interactivity", "throughput"] | msgspec.UnsetType = msgspec.UNSET
+
+
+class SimulatedArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What the simulated engine can be told."""
+
+    ttft_seconds: Seconds | msgspec.UnsetType = msgspec.UNSET
+    tpot_seconds: Seconds | msgspec.UnsetType = msgspec.UNSET
+
+
+_TYPES: dict[str, type[msgspec.Struct]] = {EngineKind.VLLM: VllmArgs, EngineKind.SIMULATED: SimulatedArgs}
+
+
+class EngineArgsError(ValueError):
+    """The arguments are not allowed; the message says which and why, for the person at the form."""
+
+
+def engine_args_parse(engine: str, value: object) -> dict[str, Any]:
+    """Returns `value` checked and reduced to plain types.
+
+    Raises:
+        EngineArgsError: Not an object, an argument that is not allowed, or a value of the wrong type or range.
+    """
+    try:
+        parsed = msgspec.convert(value, _TYPES[engine])
+    except KeyError as error:
+        raise EngineArgsError(f"There is no engine “{engine}”.") from error
+    except msgspec.ValidationError as error:
+        allowed = ", ".join(sorted(_TYPES[engine].__struct_fields__))
+        raise EngineArgsError(f"{error}. Allowed for this engine: {allowed}.") from error
+    builtins: dict[str, Any] = msgspec.to_builtins(parsed)
+    return builtins

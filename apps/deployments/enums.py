@@ -1,0 +1,31 @@
+"""Choices of this app's models."""
+
+from django.db import models
+
+from headrace_wire import fleet, snapshot
+
+
+class EngineKind(models.TextChoices):
+    """What generates the tokens."""
+
+    VLLM = snapshot.EngineKind.VLLM, "vLLM"
+    SIMULATED = snapshot.EngineKind.SIMULATED, "Simulated (load and fault tests)"
+
+
+class Dtype(models.TextChoices):
+    """Numbers the weights and activations are kept in."""
+
+    AUTO = "auto", "Automatic"
+    FLOAT32 = "float32", "float32 (use it on CPUs)"
+    FLOAT16 = "float16", "float16"
+    BFLOAT16 = "bfloat16", "bfloat16"
+
+
+class WorkerState(models.TextChoices):
+    """What a worker said last, or `lost` where it said nothing for the length of its lease."""
+
+    LOADING = fleet.WorkerState.LOADING, "Loading"
+    READY = fleet.WorkerState.READY, "Ready"
+    DRAINING = fleet.WorkerState.DRAINING, "Draining"
+    BROKEN = fleet.WorkerState.BROKEN, "Broken"
+    LOST = "lost", "Lost"

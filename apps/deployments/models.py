@@ -1,0 +1,183 @@
+"""Model deployments, and what their workers say of themselves."""
+
+import uuid
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+from django_prometheus.models import ExportModelOperationsMixin
+
+from apps.deployments.engine_args import EngineArgsError, engine_args_parse
+from apps.deployments.enums import Dtype, EngineKind, WorkerState
+from apps.tenants.models import Tenant
+
+_LIVE_STATES = [state for state in WorkerState if state is not WorkerState.LOST]
+_SECONDS = (MinValueValidator(1.0), MaxValueValidator(3600.0))
+
+
+class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Model):  # type: ignore[misc]
+    """One model under a public name: what its workers load, how many requests they batch, who sees it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(
+        max_length=128,
+        unique=True,
+        validators=[RegexValidator(r"^[A-Za-z0-9][A-Za-z0-9._/:-]*\Z", _("Letters, digits and . _ / : - only."))],
+        help_text=_("What callers put into “model”. Workers are started with it, so it stays as it is."),
+    )
+    model = models.CharField(max_length=500, help_text=_("Hugging Face id, or the path of a folder on the workers."))
+    is_active = models.BooleanField(
+        _("active"), default=True, help_text=_("Off: not listed and not admitted; running answers end normally.")
+    )
+    engine = models.CharField(max_length=16, choices=EngineKind, default=EngineKind.VLLM)
+    engine_args = models.JSONField(
+        _("engine arguments"),
+        default=dict,
+        blank=True,
+        help_text=_("JSON object of engine arguments. Those that could run code are not accepted."),
+    )
+    max_model_len = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(16)],
+        help_text=_("Tokens of prompt and answer together. Empty: as long as the model allows."),
+    )
+    max_num_seqs = models.PositiveIntegerField(
+        default=32,
+        validators=[MinValueValidator(1), MaxValueValidator(4096)],
+        help_text=_("Requests that one worker can run at the same time."),
+    )
+    dtype = models.CharField(max_length=16, choices=Dtype, default=Dtype.AUTO)
+    quantization = models.CharField(
+        max_length=32,
+        blank=True,
+        validators=[RegexValidator(r"^[a-z0-9_-]+\Z", _("Lower-case letters, digits, - and _ only."))],
+        help_text=_("Empty: as the model's own configuration says."),
+    )
+    batch_min = models.PositiveIntegerField(
+        _("smallest batch"), default=1, validators=[MinValueValidator(1)], help_text=_("Dynamic batching stays above.")
+    )
+    batch_max = models.PositiveIntegerField(
+        _("largest batch"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text=_("Requests that a worker takes at most. Empty: as many as it can run."),
+    )
+    batch_dynamic = models.BooleanField(
+        _("dynamic batching"),
+        default=True,
+        help_text=_("The worker moves between the two bounds by the measured time per token. Off: always the largest."),
+    )
+    default_max_tokens = models.PositiveIntegerField(
+        default=512, validators=[MinValueValidator(1)], help_text=_("Length of an answer where the caller names none.")
+    )
+    is_restricted = models.BooleanField(
+        _("only for the tenants chosen here"), default=False, help_text=_("Off: every tenant sees it.")
+    )
+    visible_tenants = models.ManyToManyField(
+        Tenant,
+        blank=True,
+        related_name="visible_deployments",
+        help_text=_("Counts only for a restricted deployment."),
+    )
+    queue_limit = models.PositiveIntegerField(
+        default=1024, help_text=_("Requests that may wait; one more is refused as overloaded.")
+    )
+    queue_timeout_seconds = models.FloatField(
+        default=120.0, validators=_SECONDS, help_text=_("Longest wait until a worker takes a request.")
+    )
+    ttft_timeout_seconds = models.FloatField(
+        default=120.0, validators=_SECONDS, help_text=_("Longest time from there to the first token.")
+    )
+    inter_token_timeout_seconds = models.FloatField(
+        default=60.0, validators=_SECONDS, help_text=_("Longest silence between two tokens.")
+    )
+    last_error = models.TextField(
+        blank=True, editable=False, help_text=_("What a worker's engine said last when it could not start or broke.")
+    )
+    last_error_at = models.DateTimeField(null=True, blank=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = _("deployment")
+        constraints = [
+            models.CheckConstraint(condition=Q(engine__in=EngineKind.values), name="deployment_engine_known"),
+            models.CheckConstraint(condition=Q(max_num_seqs__gte=1), name="deployment_max_num_seqs_positive"),
+            models.CheckConstraint(
+                condition=Q(batch_min__gte=1) & (Q(batch_max__isnull=True) | Q(batch_max__gte=F("batch_min"))),
+                name="deployment_batch_bounds_in_order",
+                violation_error_message=_("The largest batch is smaller than the smallest."),
+            ),
+            models.CheckConstraint(
+                condition=Q(batch_min__lte=F("max_num_seqs"))
+                & (Q(batch_max__isnull=True) | Q(batch_max__lte=F("max_num_seqs"))),
+                name="deployment_batch_fits_max_num_seqs",
+                violation_error_message=_("A batch cannot be larger than the requests that a worker can run."),
+            ),
+            models.CheckConstraint(
+                condition=Q(max_model_len__isnull=True) | Q(default_max_tokens__lt=F("max_model_len")),
+                name="deployment_default_answer_fits",
+                violation_error_message=_("The default length of an answer must be below the model's length."),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Checks what a column cannot, and brings the engine arguments into plain types.
+
+        Raises:
+            ValidationError: An engine argument is not allowed.
+        """
+        try:
+            self.engine_args = engine_args_parse(self.engine, self.engine_args)
+        except EngineArgsError as error:
+            raise ValidationError({"engine_args": str(error)}, code="engine_args") from error
+
+
+class Worker(models.Model):
+    """One life of a worker process, mirrored from its registration in Redis. Nobody edits it."""
+
+    incarnation = models.CharField(max_length=64, primary_key=True)
+    deployment = models.ForeignKey(
+        ModelDeployment, on_delete=models.SET_NULL, null=True, blank=True, related_name="workers"
+    )
+    deployment_name = models.CharField(max_length=128, help_text=_("What it was started for."))
+    engine = models.CharField(max_length=16, choices=EngineKind)
+    state = models.CharField(max_length=16, choices=WorkerState)
+    host = models.CharField(max_length=255)
+    pid = models.PositiveIntegerField(_("process id"))
+    model = models.CharField(max_length=500, blank=True)
+    fingerprint = models.CharField(max_length=128, blank=True)
+    max_model_len = models.PositiveIntegerField(default=0)
+    max_num_seqs = models.PositiveIntegerField(default=0)
+    num_requests_running = models.PositiveIntegerField(_("running"), default=0)
+    num_requests_waiting = models.PositiveIntegerField(_("waiting"), default=0)
+    kv_cache_usage = models.FloatField(_("KV cache"), default=0.0, help_text=_("Share in use, 0 to 1."))
+    tokens_generated = models.PositiveBigIntegerField(default=0)
+    cold_start_seconds = models.FloatField(default=0.0)
+    last_error = models.TextField(blank=True)
+    started_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When its lease was found expired."))
+
+    class Meta:
+        ordering = [F("ended_at").desc(nulls_first=True), "deployment_name", "-started_at"]
+        indexes = [models.Index(fields=["state", "deployment_name"], name="worker_by_state")]
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=WorkerState.values), name="worker_state_known"),
+            models.CheckConstraint(
+                condition=Q(ended_at__isnull=True, state__in=_LIVE_STATES)
+                | Q(ended_at__isnull=False, state=WorkerState.LOST),
+                name="worker_lost_has_an_end",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.deployment_name} on {self.host} ({self.pid})"

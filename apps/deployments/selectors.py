@@ -1,0 +1,54 @@
+"""Reads of deployments and workers."""
+
+from django.db.models import Q, QuerySet
+
+from apps.deployments.models import ModelDeployment
+from apps.tenants.models import Tenant
+from headrace_wire.snapshot import DeploymentConfig, EngineKind
+
+
+def deployment_get(*, name: str) -> ModelDeployment | None:
+    """Returns the deployment of that public name, or None."""
+    return ModelDeployment.objects.filter(name=name).first()
+
+
+def deployment_list(*, tenant: Tenant) -> QuerySet[ModelDeployment]:
+    """Returns the active deployments that the tenant sees, by name."""
+    return (
+        ModelDeployment.objects.filter(is_active=True)
+        .filter(Q(is_restricted=False) | Q(visible_tenants=tenant))
+        .distinct()
+        .order_by("name")
+    )
+
+
+def deployment_configs() -> list[DeploymentConfig]:
+    """Returns the snapshot's section: every deployment, inactive ones too (their workers finish what they have)."""
+    visible: dict[object, set[str]] = {}
+    through = ModelDeployment.visible_tenants.through
+    for deployment_id, tenant_id in through.objects.values_list("modeldeployment_id", "tenant_id"):
+        visible.setdefault(deployment_id, set()).add(tenant_id.hex)
+    return [
+        DeploymentConfig(
+            id=row.id.hex,
+            name=row.name,
+            model=row.model,
+            active=row.is_active,
+            engine=EngineKind(row.engine),
+            engine_args=row.engine_args,
+            max_model_len=row.max_model_len,
+            max_num_seqs=row.max_num_seqs,
+            dtype=row.dtype,
+            quantization=row.quantization or None,
+            default_max_tokens=row.default_max_tokens,
+            visible_tenant_ids=frozenset(visible.get(row.id, ())) if row.is_restricted else None,
+            queue_limit=row.queue_limit,
+            queue_timeout_seconds=row.queue_timeout_seconds,
+            ttft_timeout_seconds=row.ttft_timeout_seconds,
+            inter_token_timeout_seconds=row.inter_token_timeout_seconds,
+            batch_min=row.batch_min,
+            batch_max=row.batch_max,
+            batch_dynamic=row.batch_dynamic,
+        )
+        for row in ModelDeployment.objects.defer("last_error").order_by("pk")
+    ]

@@ -1,0 +1,1 @@
+"""What operators use: health, metrics, live admin pages, system checks, demo data."""

@@ -1,0 +1,1 @@
+"""Limits per key, member, tenant, deployment and for everybody."""

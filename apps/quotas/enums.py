@@ -1,0 +1,24 @@
+"""Choices of this app's models."""
+
+from django.db import models
+
+from headrace_wire import snapshot
+
+
+class QuotaScope(models.TextChoices):
+    """Whom a quota limits, taken together."""
+
+    GLOBAL = snapshot.QuotaScope.GLOBAL, "Everybody together"
+    DEPLOYMENT = snapshot.QuotaScope.DEPLOYMENT, "One deployment, all tenants together"
+    TENANT = snapshot.QuotaScope.TENANT, "One tenant"
+    MEMBER = snapshot.QuotaScope.MEMBER, "One member of a tenant"
+    API_KEY = snapshot.QuotaScope.API_KEY, "One API key"
+
+
+class BudgetDuration(models.TextChoices):
+    """The calendar period after which a budget starts again."""
+
+    HOUR = snapshot.BudgetDuration.HOUR, "Hour"
+    DAY = snapshot.BudgetDuration.DAY, "Day"
+    WEEK = snapshot.BudgetDuration.WEEK, "Week (from Monday)"
+    MONTH = snapshot.BudgetDuration.MONTH, "Month"

@@ -1,0 +1,43 @@
+"""Choices of this app's models. What gateways see as well comes from the wire."""
+
+from django.db import models
+
+from headrace_wire import snapshot
+
+
+class DetachedPolicy(models.TextChoices):
+    """What happens to a stream that nobody reads any more."""
+
+    FINISH = snapshot.DetachedPolicy.FINISH, "Finish the answer"
+    CONTINUE = snapshot.DetachedPolicy.CONTINUE, "Continue for some tokens, then suspend"
+    ABORT = snapshot.DetachedPolicy.ABORT, "Abort after a grace time"
+
+
+class MemberRole(models.TextChoices):
+    """What a member may do in a tenant."""
+
+    OWNER = "owner", "Owner"
+    ADMIN = "admin", "Admin"
+    MEMBER = "member", "Member"
+
+
+class AuditAction(models.TextChoices):
+    """What was done. Values are stable: others search for them."""
+
+    TENANT_CREATED = "tenant.created", "Tenant created"
+    TENANT_CHANGED = "tenant.changed", "Tenant changed"
+    MEMBER_ADDED = "member.added", "Member added"
+    MEMBER_CHANGED = "member.changed", "Member's role changed"
+    MEMBER_REMOVED = "member.removed", "Member removed"
+    USER_CREATED = "user.created", "User created"
+    USER_CHANGED = "user.changed", "User changed"
+    API_KEY_CREATED = "api_key.created", "API key created"
+    API_KEY_CHANGED = "api_key.changed", "API key changed"
+    API_KEY_ROTATED = "api_key.rotated", "API key rotated"
+    API_KEY_REVOKED = "api_key.revoked", "API key revoked"
+    DEPLOYMENT_CREATED = "deployment.created", "Deployment created"
+    DEPLOYMENT_CHANGED = "deployment.changed", "Deployment changed"
+    DEPLOYMENT_DELETED = "deployment.deleted", "Deployment deleted"
+    QUOTA_CREATED = "quota.created", "Quota created"
+    QUOTA_CHANGED = "quota.changed", "Quota changed"
+    QUOTA_DELETED = "quota.deleted", "Quota deleted"

@@ -1,0 +1,156 @@
+"""Tenants, their members, and the trail of what was changed."""
+
+import uuid
+import zoneinfo
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.serializers.json import DjangoJSONEncoder
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+from django_prometheus.models import ExportModelOperationsMixin
+
+from apps.tenants.enums import AuditAction, DetachedPolicy, MemberRole
+from apps.tenants.managers import TenantManager
+
+
+class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignore[misc]
+    """A customer: owns members, keys, quotas, chats and usage. Nothing of it is visible to another tenant."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    slug = models.SlugField(
+        max_length=63, unique=True, help_text=_("Short name for URLs, metrics and logs. Stays as it is.")
+    )
+    name = models.CharField(max_length=200)
+    is_active = models.BooleanField(
+        _("active"), default=True, help_text=_("Keys and members of an inactive tenant are refused within a second.")
+    )
+    time_zone = models.CharField(
+        max_length=64,
+        default="UTC",
+        help_text=_("Budgets begin and end by this clock, e.g. Europe/Zurich."),
+    )
+    retention_days = models.PositiveIntegerField(
+        default=30,
+        validators=[MinValueValidator(1), MaxValueValidator(3650)],
+        help_text=_("Days until conversations and usage details are deleted."),
+    )
+    log_retention_seconds = models.PositiveIntegerField(
+        default=3600,
+        validators=[MinValueValidator(3600), MaxValueValidator(7 * 24 * 3600)],
+        help_text=_("Seconds that a finished stream can still be resumed or read again. At least 3600."),
+    )
+    stream_window = models.PositiveIntegerField(
+        default=512,
+        validators=[MinValueValidator(8), MaxValueValidator(65536)],
+        help_text=_("Tokens that the engine may be ahead of what a client took. Smaller saves GPU time on slow clients."),
+    )
+    detached_policy = models.CharField(
+        max_length=16,
+        choices=DetachedPolicy,
+        default=DetachedPolicy.FINISH,
+        help_text=_("What happens to an answer when nobody is reading it any more."),
+    )
+    detached_tokens = models.PositiveIntegerField(
+        default=256,
+        validators=[MinValueValidator(1), MaxValueValidator(65536)],
+        help_text=_("Only for “continue”: tokens that are generated before the stream is suspended."),
+    )
+    detached_grace_seconds = models.FloatField(
+        default=30.0,
+        validators=[MinValueValidator(0.0), MaxValueValidator(3600.0)],
+        help_text=_("Only for “abort”: seconds that a client has to come back."),
+    )
+    stall_timeout_seconds = models.FloatField(
+        default=60.0,
+        validators=[MinValueValidator(1.0), MaxValueValidator(3600.0)],
+        help_text=_("A client that takes nothing for this long is disconnected."),
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(log_retention_seconds__gte=3600), name="tenant_log_retention_at_least_an_hour"
+            ),
+            models.CheckConstraint(condition=models.Q(stream_window__gte=8), name="tenant_stream_window_not_tiny"),
+            models.CheckConstraint(condition=models.Q(retention_days__gte=1), name="tenant_retention_days_positive"),
+            models.CheckConstraint(
+                condition=models.Q(detached_policy__in=DetachedPolicy.values), name="tenant_detached_policy_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Checks what a column cannot.
+
+        Raises:
+            ValidationError: The time zone is not in the IANA database.
+        """
+        if self.time_zone not in zoneinfo.available_timezones():
+            raise ValidationError({"time_zone": _("Unknown time zone.")}, code="unknown_time_zone")
+
+
+class Membership(models.Model):
+    """A user's place in a tenant."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(
+        max_length=16,
+        choices=MemberRole,
+        default=MemberRole.MEMBER,
+        help_text=_("Owners and admins manage members, keys and quotas of their tenant; members use it."),
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    all_tenants = models.Manager["Membership"]()
+    objects = TenantManager["Membership"]()
+
+    class Meta:
+        ordering = ["tenant", "user"]
+        default_manager_name = "all_tenants"
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "user"], name="membership_once_per_tenant"),
+            models.CheckConstraint(condition=models.Q(role__in=MemberRole.values), name="membership_role_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} · {self.tenant} ({self.get_role_display()})"
+
+
+class AuditEvent(models.Model):
+    """One change of configuration: who did what to which object. Rows are only ever added."""
+
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    actor_label = models.CharField(max_length=254, help_text=_("Who it was, as named at that time."))
+    tenant = models.ForeignKey(Tenant, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    action = models.CharField(max_length=64, choices=AuditAction, db_index=True)
+    object_type = models.CharField(max_length=64)
+    object_id = models.CharField(max_length=64)
+    object_label = models.CharField(max_length=254)
+    details = models.JSONField(
+        default=dict, blank=True, encoder=DjangoJSONEncoder, help_text=_("What changed, from and to; never a secret.")
+    )
+
+    all_tenants = models.Manager["AuditEvent"]()
+    objects = TenantManager["AuditEvent"]()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        default_manager_name = "all_tenants"
+        indexes = [
+            models.Index(fields=["tenant", "-created_at"], name="audit_by_tenant"),
+            models.Index(fields=["object_type", "object_id"], name="audit_by_object"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_action_display()}: {self.object_label}"

@@ -1,0 +1,17 @@
+"""The Celery application: `celery -A headrace worker` and `celery -A headrace beat`."""
+
+from celery import Celery
+from celery.signals import setup_logging
+
+from headrace.env import select_settings
+
+select_settings()
+
+app = Celery("headrace")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+@setup_logging.connect
+def _keep_django_logging(**_: object) -> None:
+    """Connected so that Celery leaves logging to the settings."""

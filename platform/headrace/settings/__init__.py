@@ -1,0 +1,1 @@
+"""Settings: `base`, and on top of it `development`, `test` and `production`."""

@@ -1,0 +1,65 @@
+"""How the admin looks (django-unfold): titles, colours, the side bar."""
+
+from typing import Any
+
+from django.urls import reverse_lazy
+
+
+def _link(title: str, icon: str, view: str) -> dict[str, Any]:
+    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{view}_changelist")}
+
+
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "Headrace",
+    "SITE_HEADER": "Headrace",
+    "SITE_SUBHEADER": "Tokens from your own GPUs",
+    "SITE_SYMBOL": "water",
+    "SITE_URL": "/",
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+    "COLORS": {
+        "primary": {
+            "50": "oklch(97% .02 215)",
+            "100": "oklch(94% .04 215)",
+            "200": "oklch(88% .07 215)",
+            "300": "oklch(80% .1 215)",
+            "400": "oklch(72% .12 218)",
+            "500": "oklch(62% .13 222)",
+            "600": "oklch(54% .12 226)",
+            "700": "oklch(46% .1 228)",
+            "800": "oklch(38% .08 230)",
+            "900": "oklch(32% .06 232)",
+            "950": "oklch(23% .05 235)",
+        },
+    },
+    "SIDEBAR": {
+        "show_search": True,
+        "show_all_applications": False,
+        "navigation": [
+            {
+                "title": "Tenants",
+                "items": [
+                    _link("Tenants", "domain", "tenants_tenant"),
+                    _link("Members", "groups", "tenants_membership"),
+                    _link("API keys", "key", "accounts_apikey"),
+                    _link("Quotas", "speed", "quotas_quota"),
+                ],
+            },
+            {
+                "title": "Models",
+                "items": [
+                    _link("Deployments", "deployed_code", "deployments_modeldeployment"),
+                    _link("Workers", "memory", "deployments_worker"),
+                ],
+            },
+            {
+                "title": "Operation",
+                "items": [
+                    _link("Users", "person", "accounts_user"),
+                    _link("Audit trail", "history", "tenants_auditevent"),
+                    _link("Periodic tasks", "schedule", "django_celery_beat_periodictask"),
+                ],
+            },
+        ],
+    },
+}

@@ -1,0 +1,8 @@
+"""Django's routes. The inference API under `/v1` is served in front of Django (`headrace.asgi`)."""
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, path
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("admin/", admin.site.urls),
+]
