@@ -92,10 +92,10 @@ class ConfigView:
 
 
 def _may_use(caller: Caller, deployment: DeploymentConfig) -> bool:
-    if deployment.visible_tenant_ids and caller.tenant.id not in deployment.visible_tenant_ids:
+    if deployment.visible_tenant_ids is not None and caller.tenant.id not in deployment.visible_tenant_ids:
         return False
     key = caller.api_key
-    return key is None or not key.deployment_ids or deployment.id in key.deployment_ids
+    return key is None or key.deployment_ids is None or deployment.id in key.deployment_ids
 
 
 class ConfigReader:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 from django.conf import settings
 from redis import Redis
@@ -10,7 +9,7 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from headrace_wire.functions import library_source
+from headrace_wire.functions import Reply, library_source
 
 
 @lru_cache(maxsize=8)
@@ -29,7 +28,7 @@ def redis_client() -> Redis:
     return _client(settings.REDIS_URL)
 
 
-def call_function(name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
+def call_function(name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Reply:
     """Runs one function of the wire's Redis library, loading the library where the server does not know it.
 
     Raises:
@@ -39,9 +38,9 @@ def call_function(name: str, keys: Sequence[str], args: Sequence[str | bytes | i
     client = redis_client()
     command = ("FCALL", f"{name}_{version}", len(keys), *keys, *args)
     try:
-        return client.execute_command(*command)
+        return client.execute_command(*command)  # type: ignore[no-untyped-call]
     except ResponseError as error:
         if "Function not found" not in str(error):
             raise
     client.function_load(source, replace=True)
-    return client.execute_command(*command)
+    return client.execute_command(*command)  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
 """The manager that makes tenant isolation a habit: a query that names no tenant is refused."""
 
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from django.db import models
 
@@ -36,7 +36,7 @@ class TenantManager(models.Manager[_M]):
         """
         raise UnscopedQueryError(self.model)
 
-    def create(self, **_: Any) -> NoReturn:
+    def create(self, **_: object) -> NoReturn:
         """Refuses: rows are made by services, which lock, check and audit.
 
         Raises:

@@ -44,7 +44,9 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
     stream_window = models.PositiveIntegerField(
         default=512,
         validators=[MinValueValidator(8), MaxValueValidator(65536)],
-        help_text=_("Tokens that the engine may be ahead of what a client took. Smaller saves GPU time on slow clients."),
+        help_text=_(
+            "Tokens that the engine may be ahead of what a client took. Smaller saves GPU time on slow clients."
+        ),
     )
     detached_policy = models.CharField(
         max_length=16,

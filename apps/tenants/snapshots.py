@@ -1,7 +1,7 @@
 """Publishes the configuration snapshot (`headrace_wire.snapshot`) after each committed change.
 
-The apps above put their sections in at start (`AppConfig.ready`), so that a service of any app can ask for a publication
-without knowing the others.
+The apps above put their sections in at start (`AppConfig.ready`), so that a service of any app can ask for a
+publication without knowing the others.
 """
 
 import threading

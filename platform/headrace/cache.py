@@ -3,8 +3,6 @@
 django-prometheus' own backend for it lives in a module that imports the `django-redis` package, which we do not use.
 """
 
-from typing import Any
-
 from django.core.cache.backends.redis import RedisCache
 from django_prometheus.cache.metrics import (
     django_cache_get_fail_total,
@@ -20,11 +18,11 @@ _MISSING = object()
 class MeteredRedisCache(RedisCache):
     """Counts gets, hits, misses and failures of the cache."""
 
-    def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
+    def get(self, key: object, default: object = None, version: int | None = None) -> object:
         """Returns the cached value, or `default`."""
         django_cache_get_total.labels(backend=_BACKEND).inc()
         try:
-            value = super().get(key, _MISSING, version)
+            value: object = super().get(key, _MISSING, version)
         except Exception:
             django_cache_get_fail_total.labels(backend=_BACKEND).inc()
             raise

@@ -12,6 +12,6 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 
-@setup_logging.connect
+@setup_logging.connect  # type: ignore[untyped-decorator]  # ships no types
 def _keep_django_logging(**_: object) -> None:
     """Connected so that Celery leaves logging to the settings."""

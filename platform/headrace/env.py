@@ -75,9 +75,7 @@ class Environment:
             state_dir=state_dir,
             redis_url=_url(source, "REDIS_URL", _REDIS_SCHEMES, "redis://127.0.0.1:6379/0"),
             redis_prefix=_text(source, "HEADRACE_REDIS_PREFIX", "hr"),
-            database_url=_url(
-                source, "DATABASE_URL", _DATABASE_SCHEMES, f"sqlite:///{state_dir / 'headrace.sqlite3'}"
-            ),
+            database_url=_url(source, "DATABASE_URL", _DATABASE_SCHEMES, f"sqlite:///{state_dir / 'headrace.sqlite3'}"),
             test_database_url=_url(source, "HEADRACE_TEST_DATABASE_URL", _DATABASE_SCHEMES, "")
             or _url(source, "DATABASE_URL", _DATABASE_SCHEMES, "")
             or None,

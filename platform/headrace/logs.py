@@ -1,6 +1,6 @@
 """Log lines: structured, one format for our own loggers and for the libraries', and without secrets."""
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import structlog
@@ -20,20 +20,21 @@ def hide_secrets(_logger: object, _method: str, event: Event) -> Event:
     return event
 
 
-def _hidden(name: object, value: Any) -> Any:
-    if isinstance(name, str) and any(word in name.lower() for word in _SECRET_NAMES) and isinstance(value, str | bytes):
-        return _HIDDEN
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, bytes):
-        return redact(value.decode(errors="replace"))
-    if isinstance(value, dict):
+def _hidden(name: object, value: object) -> object:
+    if isinstance(value, Mapping):
         return {key: _hidden(key, inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_hidden(None, inner) for inner in value]
-    if isinstance(value, Exception):
-        return redact(repr(value))
-    return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_hidden(name, inner) for inner in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    is_secret = isinstance(name, str) and any(word in name.lower() for word in _SECRET_NAMES)
+    return _HIDDEN if is_secret else redact(_text(value))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return repr(value) if isinstance(value, BaseException) else str(value)
 
 
 def logging_config(*, level: str, as_json: bool) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 from whitenoise.responders import StaticFile
 
 
-class StaticFilesMiddleware(WhiteNoiseMiddleware):
+class StaticFilesMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]  # ships no types
     """WhiteNoise, except that a file is read at once.
 
-    WhiteNoise answers with an open file, which Django under ASGI must consume in a thread, chunk by chunk, with a warning
-    for each request. Our files are small.
+    WhiteNoise answers with an open file, which Django under ASGI must consume in a thread, chunk by chunk, with a
+    warning for each request. Our files are small.
     """
 
     @staticmethod

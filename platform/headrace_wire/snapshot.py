@@ -93,7 +93,7 @@ class ApiKeyConfig(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[str] = frozenset()
     """Values of `api_key.ApiKeyScope`; a scope unknown to this version grants nothing."""
     deployment_ids: frozenset[str] | None = None
-    """Deployments the key may use; None for every one its tenant sees. An empty set is none: the last one was deleted."""
+    """Deployments the key may use; None for every one its tenant sees. Empty is none: the last one was deleted."""
     expires_at: float | None = None
     """Unix seconds, UTC."""
     revoked: bool = False

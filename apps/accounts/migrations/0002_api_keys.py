@@ -1,7 +1,8 @@
+import uuid
+
 import django.db.models.deletion
 import django.db.models.manager
 import django_prometheus.models
-import uuid
 from django.conf import settings
 from django.db import migrations, models
 

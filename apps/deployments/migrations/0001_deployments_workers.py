@@ -1,7 +1,8 @@
+import uuid
+
 import django.core.validators
 import django.db.models.deletion
 import django_prometheus.models
-import uuid
 from django.db import migrations, models
 
 

@@ -1,8 +1,9 @@
+import uuid
+
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.manager
 import django_prometheus.models
-import uuid
 from django.db import migrations, models
 
 

@@ -1,9 +1,10 @@
+import uuid
+
 import django.core.serializers.json
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.manager
 import django_prometheus.models
-import uuid
 from django.conf import settings
 from django.db import migrations, models
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from headrace.env import REPOSITORY_ROOT, Environment
 from headrace.logs import logging_config
-from headrace.settings.admin_theme import UNFOLD as UNFOLD
 from headrace.settings.urls import celery_broker_from_url, database_from_url
 
 ENVIRONMENT = Environment.read()
