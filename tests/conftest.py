@@ -11,6 +11,8 @@ from tests.support.environment import SupportEnvironment, child_environment
 from tests.support.postgres_server import running_postgres
 from tests.support.processes import Process, free_port
 
+pytest_plugins = ["tests.support.records"]
+
 Spawn = Callable[..., Process]
 
 
