@@ -93,8 +93,10 @@ async def stream_start(
     return StartedStream(stream_id, deployment, position, deployment.queue_timeout_seconds, subscription)
 
 
-async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, after: int) -> Subscription:
-    """Return a subscription to an existing stream of the caller's tenant that continues after position `after`.
+async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, after: int) -> tuple[Subscription, str]:
+    """Follow an existing stream of the caller's tenant from after position `after`.
+
+    Returns (subscription, deployment name). The caller closes the subscription.
 
     Raises:
         StreamNotFoundError: unknown, or another tenant's.
@@ -112,7 +114,7 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
             raise StreamGoneError("The stream's log has expired.")
     except RedisError as error:
         raise DependencyUnavailableError("The stream store does not answer; try again.") from error
-    return gateway.delivery.subscribe(stream_id, after=after, read_log=True)
+    return gateway.delivery.subscribe(stream_id, after=after, read_log=True), record.deployment
 
 
 async def stream_cancel(*, gateway: Gateway, tenant_id: str, stream_id: str, reason: str) -> CancelOutcome:

@@ -99,6 +99,15 @@ class StreamGoneError(ClientError):
     ws_close_code = 4410
 
 
+class StreamCancelledError(ClientError):
+    """The stream was cancelled by somebody else than the reader who sees this."""
+
+    code = "stream_cancelled"
+    http_status = 409
+    ws_close_code = 4409
+    should_retry = False
+
+
 class PayloadTooLargeError(ClientError):
     """The body is over the cap."""
 

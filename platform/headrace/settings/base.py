@@ -32,6 +32,8 @@ INSTALLED_APPS = [
     "apps.accounts",
     "apps.deployments",
     "apps.quotas",
+    "apps.streams",
+    "apps.api",
     "apps.ops",
 ]
 

@@ -1,0 +1,48 @@
+"""What one reader has been given of one answer: durations for headers and metrics, tokens for the counters."""
+
+import time
+
+from apps.streams import metrics
+from headrace_wire.messages import AnyLogEntry, Delta, Ended, Started
+
+
+class Answer:
+    """Collects from log entries what an edge needs beside their text."""
+
+    def __init__(self, deployment: str, transport: str, started_at: float) -> None:
+        """`started_at` is `time.perf_counter()` when the request arrived."""
+        self.deployment = deployment
+        self.transport = transport
+        self.started_at = started_at
+        self.queue_seconds = 0.0
+        self.ttft_seconds: float | None = None
+        self.ended: Ended | None = None
+        self._tokens = 0
+        metrics.STREAMS_OPEN.labels(transport).inc()
+
+    def take(self, entries: list[AnyLogEntry]) -> tuple[str, Ended | None]:
+        """Account for entries; return their text, and the terminal entry once it came."""
+        text = ""
+        for entry in entries:
+            if isinstance(entry, Delta):
+                self._tokens += entry.tokens
+                text += entry.text
+            elif isinstance(entry, Started) and entry.attempt == 1:
+                self.queue_seconds = entry.queue_time
+            elif isinstance(entry, Ended):
+                self.ended = entry
+        return text, self.ended
+
+    def sent_text(self) -> None:
+        """Note that text was handed to the transport; the first call measures TTFT."""
+        if self.ttft_seconds is None:
+            self.ttft_seconds = time.perf_counter() - self.started_at
+            metrics.TTFT.labels(self.deployment, self.transport).observe(self.ttft_seconds)
+
+    def close(self) -> None:
+        """Write what is counted once per answer; call once."""
+        outcome = self.ended.state.value if self.ended is not None else "left"
+        metrics.STREAMS_OPEN.labels(self.transport).dec()
+        metrics.TOKENS_SENT.labels(self.deployment).inc(self._tokens)
+        metrics.STREAMS_ENDED.labels(self.deployment, self.transport, outcome).inc()
+        metrics.E2E.labels(self.deployment, self.transport).observe(time.perf_counter() - self.started_at)

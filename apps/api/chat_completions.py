@@ -1,0 +1,151 @@
+"""`POST /v1/chat/completions`, plain and streamed."""
+
+import asyncio
+from collections.abc import Awaitable
+
+import structlog
+
+from apps.api.answer import Answer
+from apps.api.error_rendering import error_body, logged_error
+from apps.api.http import ClientDisconnectedError, Exchange
+from apps.api.openai_format import ChatChunks, chat_completion
+from apps.api.requests import ChatCompletionRequest, parse_chat_completion
+from apps.streams.follower import Follower
+from apps.streams.gateway import Gateway
+from apps.streams.services import StartedStream, stream_cancel, stream_start
+from headrace_wire.api_key import ApiKeyScope
+from headrace_wire.errors import HeadraceError, StreamCancelledError
+from headrace_wire.messages import Ended, StreamState
+
+log = structlog.get_logger(__name__)
+
+SSE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
+    """Serve one request.
+
+    Raises:
+        HeadraceError: refused or failed before the answer began.
+        ClientDisconnectedError: the client left before its request was read.
+    """
+    caller = gateway.config.authenticate(exchange.bearer())
+    gateway.config.require_scope(caller, ApiKeyScope.INFERENCE)
+    request = parse_chat_completion(await exchange.body())
+    deployment = gateway.config.deployment(caller, request.model)
+    started = await stream_start(
+        gateway=gateway,
+        caller=caller,
+        deployment=deployment,
+        conversation=request.conversation(),
+        sampling=request.sampling(),
+    )
+    exchange.headers += [
+        (b"x-headrace-stream-id", started.stream_id.encode()),
+        (b"x-headrace-model-deployment", deployment.name.encode("latin-1", "replace")),
+        (b"x-headrace-cache", b"bypass"),
+    ]
+    answer = Answer(deployment.name, "sse" if request.stream else "http", exchange.started_at)
+    follower = Follower(
+        gateway,
+        started.subscription,
+        tenant_id=caller.tenant.id,
+        queue_deadline_seconds=started.queue_deadline_seconds,
+    )
+    try:
+        pump = _stream if request.stream else _plain
+        await _until_disconnect(exchange, pump(exchange, request, started, follower, answer))
+    finally:
+        started.subscription.close()
+        answer.close()
+        if answer.ended is None:
+            # The reader left: the engine must not go on for nobody. Shielded, or the slot would outlive us.
+            await asyncio.shield(_cancel(gateway, caller.tenant.id, started.stream_id))
+
+
+async def _stream(
+    exchange: Exchange, request: ChatCompletionRequest, started: StartedStream, follower: Follower, answer: Answer
+) -> None:
+    include_usage = request.stream_options is not None and request.stream_options.include_usage
+    chunks = ChatChunks(started.stream_id, request.model, include_usage=include_usage)
+    await exchange.start(200, b"text/event-stream; charset=utf-8", SSE_HEADERS)
+    # A comment at once commits the status and passes proxies that wait for a first byte.
+    await exchange.write(b": queued position=%d\n\n" % started.position)
+    head = chunks.first()
+    ended: Ended | None = None
+    while ended is None:
+        entries = await follower.next()
+        text, ended = answer.take(entries)
+        out = b""
+        if text:
+            out, head = head + chunks.delta(text), b""
+        if ended is not None:
+            out += _ending(chunks, head, ended)
+        elif not entries:
+            out = b": keep-alive\n\n"
+        if out:
+            await exchange.write(out, more=ended is None)
+        if text:
+            answer.sent_text()
+
+
+def _ending(chunks: ChatChunks, head: bytes, ended: Ended) -> bytes:
+    error = _failure(ended)
+    if error is not None:
+        return b"data: " + error_body(error) + b"\n\n"
+    return head + chunks.last(ended)
+
+
+async def _plain(
+    exchange: Exchange, request: ChatCompletionRequest, started: StartedStream, follower: Follower, answer: Answer
+) -> None:
+    parts: list[str] = []
+    ended: Ended | None = None
+    while ended is None:
+        text, ended = answer.take(await follower.next())
+        if text:
+            parts.append(text)
+            answer.sent_text()
+    error = _failure(ended)
+    if error is not None:
+        raise error
+    exchange.headers.append((b"x-headrace-queue-ms", str(round(answer.queue_seconds * 1000)).encode()))
+    exchange.headers.append((b"x-headrace-ttft-ms", str(round((answer.ttft_seconds or 0.0) * 1000)).encode()))
+    body = chat_completion(started.stream_id, request.model, "".join(parts), ended)
+    await exchange.answer_json(200, body)
+
+
+def _failure(ended: Ended) -> HeadraceError | None:
+    """Return why there is no finished answer, or None for a finished one."""
+    if ended.error is not None:
+        return logged_error(ended.error)
+    if ended.state is not StreamState.FINISHED:
+        return StreamCancelledError("The stream was cancelled.")
+    return None
+
+
+async def _until_disconnect(exchange: Exchange, pump: Awaitable[None]) -> None:
+    """Run the pump; stop it when the client leaves."""
+    serving = asyncio.ensure_future(pump)
+    leaving = asyncio.ensure_future(_disconnected(exchange))
+    try:
+        await asyncio.wait({serving, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            raise ClientDisconnectedError
+        serving.result()
+    finally:
+        for task in (serving, leaving):
+            task.cancel()
+        await asyncio.gather(serving, leaving, return_exceptions=True)
+
+
+async def _disconnected(exchange: Exchange) -> None:
+    while (await exchange.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(gateway: Gateway, tenant_id: str, stream_id: str) -> None:
+    try:
+        await stream_cancel(gateway=gateway, tenant_id=tenant_id, stream_id=stream_id, reason="client_disconnected")
+    except HeadraceError as error:
+        log.warning("cancel_failed", stream_id=stream_id, error=str(error))

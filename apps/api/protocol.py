@@ -1,0 +1,135 @@
+"""The WebSocket protocol `headrace.v1`: JSON text frames, many streams on one connection.
+
+Client to server: `generate`, `resume`, `cancel`, `ack`. Server to client: `queued`, `started`, `delta`, `end`, `error`.
+`seq` is the position of the last token that a frame covers; a client resumes with the last `seq` it has. The page
+`docs/websocket.md` describes every field.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from apps.api.error_rendering import error_object
+from apps.api.requests import ChatMessage, SamplingFields, invalid_field
+from headrace_wire.errors import HeadraceError, InvalidRequestError
+from headrace_wire.messages import Ended, Started
+
+SUBPROTOCOL = "headrace.v1"
+TICKET_PREFIX = "headrace.ticket."
+"""A second subprotocol that carries the chat's ticket: browsers cannot set headers, and a query string ends in logs."""
+
+MAX_REF_LENGTH = 256
+
+
+class Generate(SamplingFields, kw_only=True, tag_field="type", tag="generate"):
+    """Start a stream; `ref` comes back in its frames until the client has seen the stream id."""
+
+    model: str
+    messages: list[ChatMessage]
+    ref: str | None = None
+
+
+class Resume(Struct, kw_only=True, tag_field="type", tag="resume"):
+    """Follow a stream of the tenant from after position `after`."""
+
+    stream_id: str
+    after: int = 0
+    ref: str | None = None
+
+
+class CancelFrame(Struct, kw_only=True, tag_field="type", tag="cancel"):
+    """Stop a stream."""
+
+    stream_id: str
+
+
+class Ack(Struct, kw_only=True, tag_field="type", tag="ack"):
+    """The client has handled everything up to `seq`."""
+
+    stream_id: str
+    seq: int
+
+
+Frame = Generate | Resume | CancelFrame | Ack
+
+_decoder = msgspec.json.Decoder(Frame)
+_encode = msgspec.json.encode
+
+
+def parse_frame(text: str | None) -> Frame:
+    """Read a frame.
+
+    Raises:
+        InvalidRequestError: a binary frame, not JSON, an unknown type, or a field of the wrong type.
+    """
+    if text is None:
+        raise InvalidRequestError(f"Binary frames are not part of {SUBPROTOCOL}; send JSON as text.")
+    try:
+        frame = _decoder.decode(text)
+    except msgspec.ValidationError as error:
+        raise invalid_field(error) from error
+    except msgspec.DecodeError as error:
+        raise InvalidRequestError(f"The frame is not valid JSON: {error}.") from error
+    except RecursionError as error:
+        raise InvalidRequestError("The frame is nested too deeply.") from error
+    if isinstance(frame, Generate | Resume) and frame.ref is not None and len(frame.ref) > MAX_REF_LENGTH:
+        raise InvalidRequestError(f"`ref` may have at most {MAX_REF_LENGTH} characters.", param="ref")
+    return frame
+
+
+class FrameWriter:
+    """Frames of one stream; what they share is encoded once."""
+
+    def __init__(self, stream_id: str, ref: str | None) -> None:
+        self._identity: dict[str, object] = {"stream_id": stream_id}
+        if ref is not None:
+            self._identity["ref"] = ref
+        self._delta_head = f'{{"type":"delta","stream_id":{_encode(stream_id).decode()},"seq":'
+
+    def queued(self, position: int) -> str:
+        """Return the first frame of a generated stream."""
+        return self._frame("queued", position=position)
+
+    def started(self, entry: Started) -> str:
+        """Return the frame that says that a worker has taken the stream (again, with `attempt` > 1)."""
+        return self._frame("started", seq=entry.seq, attempt=entry.attempt, queue_ms=round(entry.queue_time * 1000, 3))
+
+    def delta(self, seq: int, text: str) -> str:
+        """Return a frame with text up to position `seq`."""
+        return f'{self._delta_head}{seq},"text":{_encode(text).decode()}}}'
+
+    def end(self, ended: Ended, *, queue_seconds: float, ttft_seconds: float | None) -> str:
+        """Return the frame that ends a stream that finished or was cancelled."""
+        usage, timings = ended.usage, ended.timings
+        return self._frame(
+            "end",
+            seq=ended.seq,
+            state=ended.state.value,
+            finish_reason=ended.finish_reason.value,
+            stop_reason=ended.stop_reason,
+            usage={
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+                "cached_tokens": usage.cached_tokens,
+            },
+            timings={
+                "queue_ms": round(queue_seconds * 1000, 3),
+                "prefill_ms": round(timings.prefill_time * 1000, 3),
+                "decode_ms": round(timings.decode_time * 1000, 3),
+                "ttft_ms": None if ttft_seconds is None else round(ttft_seconds * 1000, 3),
+            },
+        )
+
+    def error(self, error: HeadraceError) -> str:
+        """Return the frame that ends a stream that failed."""
+        return self._frame("error", error=error_object(error))
+
+    def _frame(self, kind: str, **fields: object) -> str:
+        return _encode({"type": kind, **self._identity, **fields}).decode()
+
+
+def error_frame(error: HeadraceError, *, stream_id: str | None = None, ref: str | None = None) -> str:
+    """Return an error that belongs to a frame rather than to a running stream."""
+    named = {"stream_id": stream_id, "ref": ref}
+    fields = {name: value for name, value in named.items() if value is not None}
+    return _encode({"type": "error", **fields, "error": error_object(error)}).decode()

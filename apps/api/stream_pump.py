@@ -1,0 +1,132 @@
+"""One stream on one WebSocket: a task that the consumer owns, cancels and awaits (STYLE 11)."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from apps.api.answer import Answer
+from apps.api.error_rendering import logged_error
+from apps.api.protocol import FrameWriter, Generate, Resume, error_frame
+from apps.api.requests import conversation_of
+from apps.streams.config_view import Caller
+from apps.streams.delivery import Subscription
+from apps.streams.follower import Follower
+from apps.streams.gateway import Gateway
+from apps.streams.services import stream_attach, stream_start
+from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
+from headrace_wire.messages import AnyLogEntry, Ended, Started
+
+log = structlog.get_logger(__name__)
+
+SendText = Callable[[str], Awaitable[None]]
+
+
+class StreamPump:
+    """Starts or resumes a stream and writes its frames at the client's pace."""
+
+    def __init__(self, gateway: Gateway, caller: Caller, send: SendText, frame: Generate | Resume) -> None:
+        self.stream_id: str | None = frame.stream_id if isinstance(frame, Resume) else None
+        self.started_here = isinstance(frame, Generate)
+        self.ended = False
+        self.sent_seq = 0
+        """Position of the last token handed to the transport; acknowledgements are clamped to it."""
+        self.acknowledged_seq = 0
+        self._gateway = gateway
+        self._caller = caller
+        self._send = send
+        self._frame = frame
+        self._arrived_at = time.perf_counter()
+        self._subscription: Subscription | None = None
+
+    def acknowledge(self, seq: int) -> None:
+        """Note that the client has handled everything up to `seq`."""
+        self.acknowledged_seq = max(self.acknowledged_seq, min(seq, self.sent_seq))
+
+    async def run(self) -> None:
+        """Serve the stream to its end; errors become frames, a lost connection ends it quietly."""
+        try:
+            await self._serve()
+        except HeadraceError as error:
+            self.ended = self.ended or self._subscription is None
+            await self._send_quietly(error_frame(error, stream_id=self.stream_id, ref=self._frame.ref))
+        except ConnectionError:
+            log.debug("client_gone", stream_id=self.stream_id)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("stream_pump_failed", stream_id=self.stream_id)
+            failure = ServerError("The server failed to serve the stream.")
+            await self._send_quietly(error_frame(failure, stream_id=self.stream_id, ref=self._frame.ref))
+        finally:
+            if self._subscription is not None:
+                self._subscription.close()
+
+    async def _serve(self) -> None:
+        if isinstance(self._frame, Generate):
+            follower, deployment = await self._start(self._frame)
+        else:
+            follower, deployment = await self._resume(self._frame)
+        assert self.stream_id is not None  # noqa: S101 - set by both branches above
+        writer = FrameWriter(self.stream_id, self._frame.ref)
+        answer = Answer(deployment, "ws", self._arrived_at)
+        try:
+            while not self.ended:
+                await self._write(writer, answer, await follower.next())
+        finally:
+            answer.close()
+
+    async def _start(self, frame: Generate) -> tuple[Follower, str]:
+        deployment = self._gateway.config.deployment(self._caller, frame.model)
+        started = await stream_start(
+            gateway=self._gateway,
+            caller=self._caller,
+            deployment=deployment,
+            conversation=conversation_of(frame.messages),
+            sampling=frame.sampling(),
+        )
+        self.stream_id, self._subscription = started.stream_id, started.subscription
+        await self._send(FrameWriter(started.stream_id, frame.ref).queued(started.position))
+        follower = Follower(
+            self._gateway,
+            started.subscription,
+            tenant_id=self._caller.tenant.id,
+            queue_deadline_seconds=started.queue_deadline_seconds,
+        )
+        return follower, deployment.name
+
+    async def _resume(self, frame: Resume) -> tuple[Follower, str]:
+        if frame.after < 0:
+            raise InvalidRequestError("`after` is the last `seq` that you have, or 0.", param="after")
+        self._subscription, deployment = await stream_attach(
+            gateway=self._gateway, caller=self._caller, stream_id=frame.stream_id, after=frame.after
+        )
+        self.sent_seq = frame.after
+        return Follower(self._gateway, self._subscription, tenant_id=self._caller.tenant.id), deployment
+
+    async def _write(self, writer: FrameWriter, answer: Answer, entries: list[AnyLogEntry]) -> None:
+        text, ended = answer.take(entries)
+        for entry in entries:
+            if isinstance(entry, Started):
+                await self._send(writer.started(entry))
+        if text:
+            position = self._subscription.position if self._subscription is not None else 0
+            self.sent_seq = position - 1 if ended is not None else position
+            await self._send(writer.delta(self.sent_seq, text))
+            answer.sent_text()
+        if ended is not None:
+            self.ended = True
+            await self._send(_final_frame(writer, answer, ended))
+
+    async def _send_quietly(self, text: str) -> None:
+        try:
+            await self._send(text)
+        except ConnectionError:
+            log.debug("client_gone", stream_id=self.stream_id)
+
+
+def _final_frame(writer: FrameWriter, answer: Answer, ended: Ended) -> str:
+    if ended.error is not None:
+        return writer.error(logged_error(ended.error))
+    return writer.end(ended, queue_seconds=answer.queue_seconds, ttft_seconds=answer.ttft_seconds)

@@ -1,0 +1,72 @@
+"""A reader's loop around a subscription: heartbeats, the queue deadline, and patience with Redis."""
+
+import asyncio
+import time
+
+import structlog
+from redis.exceptions import RedisError
+
+from apps.streams.delivery import Subscription
+from apps.streams.gateway import Gateway
+from apps.streams.services import stream_expire_in_queue
+from headrace_wire.messages import AnyLogEntry
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_SECONDS = 15.0
+RETRY_SECONDS = 0.25
+
+
+class Follower:
+    """Gives a reader the entries of one stream; an empty answer says that a heartbeat is due."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        subscription: Subscription,
+        *,
+        tenant_id: str,
+        queue_deadline_seconds: float | None = None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        """`queue_deadline_seconds` counts from now; None for a stream that somebody else started."""
+        self._gateway = gateway
+        self._subscription = subscription
+        self._tenant_id = tenant_id
+        self._heartbeat_seconds = heartbeat_seconds
+        self._deadline = None if queue_deadline_seconds is None else time.monotonic() + queue_deadline_seconds
+
+    async def next(self) -> list[AnyLogEntry]:
+        """Return new entries in order, or [] after `heartbeat_seconds` without any.
+
+        Raises:
+            StreamGoneError: the log has expired.
+        """
+        try:
+            async with asyncio.timeout(self._patience()):
+                entries = await self._subscription.next()
+        except TimeoutError:
+            return await self._on_silence()
+        except RedisError as error:
+            log.warning("log_unreadable", stream_id=self._subscription.stream_id, error=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+            return []
+        self._deadline = None  # the first entry after admission is written by an owner
+        return entries
+
+    def _patience(self) -> float:
+        if self._deadline is None:
+            return self._heartbeat_seconds
+        return min(self._heartbeat_seconds, max(0.0, self._deadline - time.monotonic()))
+
+    async def _on_silence(self) -> list[AnyLogEntry]:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            try:
+                await stream_expire_in_queue(
+                    gateway=self._gateway, tenant_id=self._tenant_id, stream_id=self._subscription.stream_id
+                )
+                self._deadline = None  # its end is in the log now, or an owner has just taken it
+            except RedisError as error:
+                log.warning("queue_deadline_unenforced", stream_id=self._subscription.stream_id, error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+        return []

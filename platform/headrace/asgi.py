@@ -1,0 +1,83 @@
+"""The gateway's ASGI application: `/v1` is served by the thin application in front, everything else by Django."""
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from headrace.env import select_settings
+
+select_settings()
+
+from django.core.asgi import get_asgi_application  # noqa: E402  # settings first
+
+django_application = get_asgi_application()
+
+from channels.routing import URLRouter  # noqa: E402  # the registry of apps first
+
+from apps.api.asgi import application as api_application  # noqa: E402
+from apps.streams.runtime import running_gateway, start_gateway, stop_gateway  # noqa: E402
+from headrace.routing import websocket_routes  # noqa: E402
+from headrace.server.state import STATE_KEY, ServerState  # noqa: E402
+from headrace_wire.errors import DependencyUnavailableError  # noqa: E402
+
+log = structlog.get_logger(__name__)
+
+START_RETRY_SECONDS = 0.5
+
+_websockets = URLRouter(websocket_routes)
+
+
+async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's own types
+    """Route one connection."""
+    kind = scope["type"]
+    if kind == "http":
+        is_api = scope["path"].startswith("/v1/")
+        await (api_application if is_api else django_application)(scope, receive, send)
+    elif kind == "websocket":
+        await _serve_websocket(scope, receive, send)
+    elif kind == "lifespan":
+        await _live(scope, receive, send)
+
+
+async def _serve_websocket(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401
+    try:
+        await _websockets(scope, receive, send)
+    except ValueError:
+        # URLRouter's way of saying that no route matches.
+        await send({"type": "websocket.close", "code": 4404})
+
+
+async def _live(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401
+    """Start the gateway's runtime with the server, and stop it after the last connection."""
+    await receive()
+    tasks = [asyncio.create_task(_start())]
+    server = scope["state"].get(STATE_KEY)
+    if isinstance(server, ServerState):
+        tasks.append(asyncio.create_task(_follow_drain(server)))
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await stop_gateway()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _start() -> None:
+    """Start the runtime as soon as Redis answers; until then requests are answered with 503."""
+    while True:
+        try:
+            await start_gateway()
+        except DependencyUnavailableError as error:
+            log.warning("gateway_waits_for_redis", error=str(error.__cause__))
+            await asyncio.sleep(START_RETRY_SECONDS)
+        else:
+            return
+
+
+async def _follow_drain(server: ServerState) -> None:
+    await server.draining.wait()
+    gateway = running_gateway()
+    if gateway is not None:
+        gateway.draining = True
