@@ -1,0 +1,62 @@
+"""Names of Daphne, Twisted and autobahn that this package uses although they are private or undocumented.
+
+All of them, so that an upgrade of one of the three fails in one test with a list, and not in production with a riddle.
+"""
+
+import inspect
+from typing import Any
+
+from autobahn.twisted.websocket import WebSocketServerProtocol
+from autobahn.websocket.protocol import WebSocketProtocol as AutobahnProtocol
+from daphne.http_protocol import WebRequest
+from daphne.server import Server
+from daphne.ws_protocol import WebSocketProtocol
+from twisted.internet.abstract import FileDescriptor
+from twisted.internet.tcp import Port
+from twisted.web.http import HTTPChannel, Request
+
+BORROWED: dict[type[Any], tuple[str, ...]] = {
+    FileDescriptor: ("dataBuffer", "offset", "_tempDataLen", "doWrite", "writeSomeData", "startWriting", "stopWriting"),
+    Port: ("transport",),
+    HTTPChannel: (
+        "_path",
+        "_receivedHeaderCount",
+        "_receivedHeaderSize",
+        "_respondToBadRequestAndDisconnect",
+        "allContentReceived",
+        "allHeadersReceived",
+        "maxHeaders",
+        "persistent",
+        "requestDone",
+        "requestFactory",
+        "totalHeadersSize",
+    ),
+    Request: ("chunked", "gotLength", "handleContentChunk", "sentLength", "startedWriting"),
+    WebRequest: ("application_queue", "basic_error", "handle_reply", "process"),
+    Server: ("check_headers_type", "create_application", "protocol_connected", "protocol_disconnected"),
+    WebSocketProtocol: ("handshake_deferred", "muted", "serverReject"),
+    WebSocketServerProtocol: ("_dataReceived",),
+    AutobahnProtocol: (
+        "closeHandshakeTimeout",
+        "dropConnection",
+        "failByDrop",
+        "failedByMe",
+        "sendCloseFrame",
+        "websocket_protocols",
+    ),
+}
+
+
+def missing_names() -> list[str]:
+    """Returns the borrowed names that are no longer there, as `module.Class.name`."""
+    return [
+        f"{cls.__module__}.{cls.__qualname__}.{name}"
+        for cls, names in BORROWED.items()
+        for name in names
+        if not _has(cls, name)
+    ]
+
+
+def _has(cls: type[Any], name: str) -> bool:
+    """Attributes that exist on instances only are looked up in the source."""
+    return hasattr(cls, name) or any(f".{name}" in inspect.getsource(base) for base in cls.__mro__[:-1])

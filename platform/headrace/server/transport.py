@@ -1,0 +1,187 @@
+"""The TCP side of a connection: one write per loop tick, exact accounting, a stall deadline on every write."""
+
+# ruff: noqa: ANN401, N802  Twisted ships no types; the camel-case names are its own.
+
+import array
+import asyncio
+import fcntl
+import logging
+import socket
+import sys
+import termios
+import time
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import tcp
+
+from headrace.server.flow_control import ClientGoneError
+
+if TYPE_CHECKING:
+    from headrace.server.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+# The socket module names it from Python 3.12 on; the number is Linux's.
+_TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else None)
+
+
+class WriteFlusher:
+    """Sends, once per tick of the loop, what all connections were given in it.
+
+    Twisted asks epoll first whether it may write; that costs two system calls per message and gains nothing while the
+    kernel has room. Here the poll is asked only after the kernel refused something.
+    """
+
+    __slots__ = ("_loop", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[GatewayTransport] = []
+
+    def add(self, transport: "GatewayTransport") -> None:
+        """Puts the transport on this tick's list."""
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(transport)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for transport in waiting:
+            try:
+                transport.flush()
+            except Exception:
+                # One connection's failure must not keep this tick's other connections from their bytes.
+                logger.exception("A connection could not be flushed and is cut.")
+                transport.abort("internal error")
+
+
+class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no types
+    """One accepted connection."""
+
+    def __init__(self, sock: socket.socket, protocol: Any, client: Any, server: "Listener", *rest: Any) -> None:
+        self.accepted_bytes = 0
+        self.close_reason: str | None = None
+        self.stall_timeout_seconds = server.config.stall_timeout_seconds
+        # Twisted's one number for two things: how much to read at once, and where the producer is paused.
+        self.bufferSize = server.config.write_mark_bytes
+        self._state = server.state
+        self._config = server.config
+        self._flusher = server.flusher
+        self._flush_queued = False
+        self._polled = False
+        self._stream_tuned = False
+        self._progress_bytes = 0
+        self._progress_at = time.monotonic()
+        self._accept_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        super().__init__(sock, protocol, client, server, *rest)
+        self._state.connections.add(self)
+        self._state.accepted_total += 1
+
+    # ---- accounting
+
+    def buffered_bytes(self) -> int:
+        """Returns what waits in user space."""
+        return int(len(self.dataBuffer) - self.offset + self._tempDataLen)
+
+    def kernel_bytes(self) -> int:
+        """Returns what the kernel holds unsent or unacknowledged (Linux; 0 elsewhere or when closed)."""
+        if not self.connected or sys.platform != "linux":
+            return 0
+        count = array.array("i", [0])
+        fcntl.ioctl(self.fileno(), termios.TIOCOUTQ, count)
+        return count[0]
+
+    async def wait_accepted(self, position: int) -> None:
+        """See `TransportControl.wait_accepted`."""
+        if self.accepted_bytes >= position:
+            return
+        if not self.connected:
+            raise ClientGoneError
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (position, future)
+        self._accept_waiters.append(waiter)
+        try:
+            await future
+        finally:
+            self._accept_waiters.remove(waiter)
+        if self.accepted_bytes < position:
+            raise ClientGoneError
+
+    def writeSomeData(self, data: bytes) -> Any:
+        """Counts what the kernel takes."""
+        sent = super().writeSomeData(data)
+        if type(sent) is int:
+            self.accepted_bytes += sent
+            if self._accept_waiters:
+                self._wake_accept_waiters()
+        return sent
+
+    def _wake_accept_waiters(self) -> None:
+        for position, future in self._accept_waiters:
+            if not future.done() and (position <= self.accepted_bytes or not self.connected):
+                future.set_result(None)
+
+    # ---- writing
+
+    def startWriting(self) -> None:
+        """Called by Twisted after each write and when a close was asked for."""
+        if not self._flush_queued and not self._polled:
+            self._flush_queued = True
+            self._flusher.add(self)
+
+    def stopWriting(self) -> None:
+        """Called by Twisted when all is written, and on the way to the end of the connection."""
+        if self._polled:
+            self._polled = False
+            super().stopWriting()
+
+    def flush(self) -> None:
+        """Hands the kernel what it will take; asks the poll for the rest, and for the end of a broken connection."""
+        self._flush_queued = False
+        if not self.connected or self.close_reason is not None:
+            return
+        failed = self.doWrite()
+        if failed is not None or self.buffered_bytes():
+            self._polled = True
+            super().startWriting()
+
+    def tune_for_stream(self) -> None:
+        """Makes the kernel's share small, so that a client that does not read is felt after a few KiB, not after 4 MiB.
+
+        Only for streams: it would slow a large download over a long line down.
+        """
+        if self._stream_tuned or not self.connected:
+            return
+        self._stream_tuned = True
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.socket_send_buffer_bytes)
+        if _TCP_NOTSENT_LOWAT is not None:
+            self.socket.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self._config.notsent_low_water_bytes)
+
+    # ---- the end
+
+    def check_progress(self, now: float) -> None:
+        """Cuts the connection when its client took nothing of what waits for it during the stall timeout."""
+        if self.accepted_bytes != self._progress_bytes or not self.buffered_bytes():
+            self._progress_bytes = self.accepted_bytes
+            self._progress_at = now
+        elif now - self._progress_at > self.stall_timeout_seconds:
+            self._state.stalled_total += 1
+            self.abort("stalled")
+
+    def abort(self, reason: str) -> None:
+        """Cuts the connection; what is buffered is lost."""
+        if self.close_reason is None and self.connected:
+            self.close_reason = reason
+            self.abortConnection()
+
+    def released(self) -> None:
+        """The application no longer holds this WebSocket open against a drain."""
+        if self.connected and self._state.draining.is_set():
+            self.protocol.drain()
+
+    def connectionLost(self, reason: Any) -> None:
+        """Twisted's last call, and sometimes its last but one."""
+        self._state.connections.discard(self)
+        self._state.changed.set()
+        super().connectionLost(reason)
+        self._wake_accept_waiters()
