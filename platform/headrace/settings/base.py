@@ -34,6 +34,7 @@ INSTALLED_APPS = [
     "apps.quotas",
     "apps.streams",
     "apps.api",
+    "apps.chat",
     "apps.ops",
 ]
 

@@ -1,0 +1,126 @@
+"""Reads of conversations. `conversation_get` is the one way to a conversation on behalf of a caller."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple, Self
+from uuid import UUID
+
+from django.db.models import Q
+
+from apps.chat.enums import MessageRole, MessageState
+from apps.chat.errors import ConversationNotFoundError
+from apps.chat.models import Conversation, Message
+from apps.tenants.models import Membership
+from headrace_wire.errors import InvalidRequestError
+from headrace_wire.messages import ChatTurn
+
+CONVERSATION_PAGE = 30
+MESSAGE_PAGE = 50
+
+
+class Cursor(NamedTuple):
+    """Where a page of the list begins: after the conversation with these values."""
+
+    updated_at: datetime
+    id: UUID
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads what `str` wrote.
+
+        Raises:
+            InvalidRequestError: It is none.
+        """
+        at, _, key = text.partition("_")
+        try:
+            cursor = cls(datetime.fromisoformat(at), UUID(key))
+        except ValueError as error:
+            raise InvalidRequestError("`before` is not a cursor of this list.", param="before") from error
+        if cursor.updated_at.tzinfo is None:
+            raise InvalidRequestError("`before` is not a cursor of this list.", param="before")
+        return cursor
+
+    def __str__(self) -> str:
+        return f"{self.updated_at.isoformat()}_{self.id.hex}"
+
+
+class ConversationPage(NamedTuple):
+    """Conversations, newest first, and where the next page begins."""
+
+    conversations: list[Conversation]
+    next: Cursor | None
+
+
+class MessagePage(NamedTuple):
+    """Messages in order, and whether there are earlier ones."""
+
+    messages: list[Message]
+    has_earlier: bool
+
+
+def conversation_list(*, membership: Membership, before: Cursor | None = None) -> ConversationPage:
+    """Returns a page of the member's conversations; one query."""
+    found = Conversation.objects.for_tenant(membership.tenant).filter(user_id=membership.user_id)
+    if before is not None:
+        found = found.filter(Q(updated_at__lt=before.updated_at) | Q(updated_at=before.updated_at, id__lt=before.id))
+    rows = list(found[: CONVERSATION_PAGE + 1])
+    page = rows[:CONVERSATION_PAGE]
+    following = Cursor(page[-1].updated_at, page[-1].id) if len(rows) > CONVERSATION_PAGE else None
+    return ConversationPage(page, following)
+
+
+def conversation_get(*, membership: Membership, conversation_id: UUID, lock: bool = False) -> Conversation:
+    """Returns a conversation of the member; `lock` holds it until the transaction ends.
+
+    Raises:
+        ConversationNotFoundError: There is none, or it is somebody else's.
+    """
+    found = Conversation.objects.for_tenant(membership.tenant)
+    found = found.select_for_update() if lock else found
+    conversation = found.filter(pk=conversation_id, user_id=membership.user_id).first()
+    if conversation is None:
+        raise ConversationNotFoundError("There is no such conversation. It may have been deleted.")
+    return conversation
+
+
+def message_get(*, conversation: Conversation, message_id: UUID) -> Message:
+    """Returns a message of the conversation.
+
+    Raises:
+        ConversationNotFoundError: It has none of this id.
+    """
+    message = conversation.messages.filter(pk=message_id).select_related("conversation").first()
+    if message is None:
+        raise ConversationNotFoundError("There is no such message. It may have been deleted.")
+    return message
+
+
+def message_list(*, conversation: Conversation, before: int | None = None) -> MessagePage:
+    """Returns the last messages, or the last ones before position `before`; one query."""
+    found = conversation.messages.order_by("-position")
+    if before is not None:
+        found = found.filter(position__lt=before)
+    rows = list(found[: MESSAGE_PAGE + 1])
+    return MessagePage(rows[:MESSAGE_PAGE][::-1], len(rows) > MESSAGE_PAGE)
+
+
+def messages_streaming() -> Sequence[Message]:
+    """Returns every answer, of all tenants, whose end is not stored; the oldest first."""
+    found = Message.all_tenants.filter(state=MessageState.STREAMING)
+    return found.select_related("conversation").order_by("started_at")[:1000]
+
+
+def prompt_build(*, answer: Message) -> list[ChatTurn]:
+    """Returns the conversation as the model is to see it before it writes `answer`.
+
+    Chat templates want user and assistant in turns: an answer of which nothing came is left out, and the questions on
+    both sides of it become one.
+    """
+    turns: list[ChatTurn] = []
+    earlier = answer.conversation.messages.filter(position__lt=answer.position).order_by("position")
+    for role, content in earlier.exclude(content="").values_list("role", "content"):
+        if turns and turns[-1].role == role:
+            turns[-1] = ChatTurn(role, f"{turns[-1].content}\n\n{content}")
+        else:
+            turns.append(ChatTurn(role, content))
+    return turns[1:] if turns and turns[0].role == MessageRole.ASSISTANT else turns
