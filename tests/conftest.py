@@ -8,8 +8,10 @@ import pytest
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from tests.support.environment import SupportEnvironment, child_environment
+from tests.support.machine_programs import ProgramMissingError, ensure_program
 from tests.support.postgres_server import running_postgres
 from tests.support.processes import Process, free_port
+from tests.support.tiny_model import tiny_model_in
 
 pytest_plugins = ["tests.support.records"]
 
@@ -91,3 +93,38 @@ def spawn(request: pytest.FixtureRequest) -> Iterator[Spawn]:
     for process in reversed(running):
         process.stop()
         request.node.add_report_section("teardown", f"log of {process.name}", process.log)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(support_environment: SupportEnvironment) -> Path:
+    """Folder of a random Llama of 2 layers with SmolLM2's tokenizer; made once per clone."""
+    return tiny_model_in(support_environment.cache_dir)
+
+
+@pytest.fixture(scope="session")
+def chromium(support_environment: SupportEnvironment) -> Path:
+    """Path of Debian's Chromium."""
+    return _program(support_environment, "chromium", package="chromium")
+
+
+@pytest.fixture(scope="session")
+def nginx(support_environment: SupportEnvironment) -> Path:
+    """Path of nginx, to be run by tests with a configuration of their own."""
+    return _program(support_environment, "nginx", package="nginx-light")
+
+
+def _program(environment: SupportEnvironment, program: str, *, package: str) -> Path:
+    try:
+        return ensure_program(program, package=package)
+    except ProgramMissingError as error:
+        if environment.is_ci:
+            raise
+        pytest.skip(str(error))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what uses the database, so that `make test` can run it again on SQLite."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.get_closest_marker("django_db") or {"db", "transactional_db"}.intersection(fixtures):
+            item.add_marker("database")

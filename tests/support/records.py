@@ -40,7 +40,9 @@ def other_tenant(db: None) -> Tenant:
 
 @pytest.fixture
 def user(db: None) -> User:
-    return user_create(email="ann@example.com", password=PASSWORD, full_name="Ann Example")
+    person = User(email="ann@example.com", full_name="Ann Example")
+    person.set_password(PASSWORD)
+    return user_create(user=person)
 
 
 @pytest.fixture
