@@ -15,7 +15,7 @@ from django_prometheus.models import ExportModelOperationsMixin
 
 from apps.accounts.enums import ApiKeyScope
 from apps.tenants.managers import TenantManager
-from apps.tenants.models import Tenant
+from apps.tenants.models import Membership, Tenant
 from headrace_wire.api_key import PREFIX, PUBLIC_ID_LENGTH
 
 
@@ -134,10 +134,14 @@ class ApiKey(ExportModelOperationsMixin("api_key"), models.Model):  # type: igno
         """Checks what a column cannot.
 
         Raises:
-            ValidationError: The scopes are not a non-empty list of known ones.
+            ValidationError: The scopes are not a non-empty list of known ones, or the user is no member of the tenant.
         """
         if not isinstance(self.scopes, list) or not self.scopes or not set(self.scopes) <= set(ApiKeyScope.values):
             raise ValidationError({"scopes": _("Choose at least one of the known scopes.")}, code="unknown_scope")
+        if self.user_id is None or self.tenant_id is None:
+            return
+        if not Membership.objects.for_tenant(self.tenant).filter(user=self.user_id).exists():
+            raise ValidationError({"user": _("Is not a member of the tenant.")}, code="not_a_member")
 
     @property
     def display_id(self) -> str:

@@ -8,3 +8,7 @@ class OpsConfig(AppConfig):
 
     name = "apps.ops"
     verbose_name = "Operation"
+
+    def ready(self) -> None:
+        """Registers the system checks."""
+        from apps.ops import checks  # noqa: F401, PLC0415

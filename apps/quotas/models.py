@@ -152,8 +152,7 @@ class Quota(ExportModelOperationsMixin("quota"), models.Model):  # type: ignore[
         ]
 
     def __str__(self) -> str:
-        target = self.api_key or self.membership or self.tenant or self.get_scope_display()
-        return f"{target} → {self.deployment}" if self.deployment else str(target)
+        return f"{self.target_label} → {self.deployment}" if self.deployment else self.target_label
 
     def clean(self) -> None:
         """Checks what a column cannot.
@@ -165,3 +164,8 @@ class Quota(ExportModelOperationsMixin("quota"), models.Model):  # type: ignore[
             target = getattr(self, name)
             if target is not None and target.tenant_id != self.tenant_id:
                 raise ValidationError({name: _("Belongs to another tenant.")}, code="other_tenant")
+
+    @property
+    def target_label(self) -> str:
+        """Whom it limits, in words."""
+        return str(self.api_key or self.membership or self.tenant or self.get_scope_display())

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from headrace.env import REPOSITORY_ROOT, Environment
+from headrace.env import DEVELOPMENT_SECRET_KEY, REPOSITORY_ROOT, Environment, metrics_directory
 from headrace.logs import logging_config
 from headrace.settings.urls import celery_broker_from_url, database_from_url
 
@@ -142,7 +142,9 @@ DJANGO_CELERY_BEAT_TZ_AWARE = True
 
 HEADRACE_GATEWAY_ID = ENVIRONMENT.gateway_id
 HEADRACE_GATEWAY_COUNT = ENVIRONMENT.gateway_count
+HEADRACE_SECRET_KEY_IS_DEFAULT = SECRET_KEY == DEVELOPMENT_SECRET_KEY
 HEADRACE_METRICS_TOKEN = ENVIRONMENT.metrics_token
+HEADRACE_METRICS_DIRECTORY = metrics_directory()
 
 PROMETHEUS_EXPORT_MIGRATIONS = False
 LOGGING_CONFIG = "logging.config.dictConfig"

@@ -1,0 +1,48 @@
+"""The socket of open pages: it only listens, and is told when something changed (`apps.tenants.ui_events`)."""
+
+from typing import Any
+
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+
+from apps.accounts.models import User
+from apps.tenants.selectors import membership_list
+from apps.tenants.ui_events import FLEET_GROUP, tenant_group, user_group
+
+UNAUTHENTICATED = 4401
+
+
+class UiConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # channels ships no types
+    """Sends `{"type": <event>, "data": {...}}` to a signed-in person: what concerns them, and the fleet to staff."""
+
+    joined: tuple[str, ...] = ()
+
+    async def connect(self) -> None:
+        """Joins the groups of whoever is signed in; others are told 4401, after which pages do not come back."""
+        await self.accept()
+        user = self.scope.get("user")
+        if not isinstance(user, User) or not user.is_active:
+            await self.close(code=UNAUTHENTICATED)
+            return
+        self.joined = await groups_of(user)
+        for group in self.joined:
+            await self.channel_layer.group_add(group, self.channel_name)
+
+    async def disconnect(self, code: int) -> None:  # noqa: ARG002
+        """Leaves the groups."""
+        for group in self.joined:
+            await self.channel_layer.group_discard(group, self.channel_name)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:  # noqa: ANN401
+        """Ignores what pages send: there is nothing to say here."""
+
+    async def ui_event(self, message: dict[str, Any]) -> None:
+        """Passes an event on."""
+        await self.send_json({"type": message["event"], "data": message["data"]})
+
+
+@database_sync_to_async  # type: ignore[untyped-decorator]  # channels ships no types
+def groups_of(user: User) -> tuple[str, ...]:
+    """Returns the groups whose events concern the user."""
+    tenants = [tenant_group(place.tenant_id) for place in membership_list(user=user)]
+    return (user_group(user.pk), *tenants, *([FLEET_GROUP] if user.is_staff else []))

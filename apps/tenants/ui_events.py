@@ -1,0 +1,44 @@
+"""Events for open pages (`/ws/ui`): something changed, look again. Never tokens, never a secret.
+
+They go over the channel layer, which may lose them: a page reads anew when it connects. A page receives
+`{"type": <event>, "data": {...}}` (`apps.ops.consumers`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import structlog
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from redis.exceptions import RedisError
+
+logger = structlog.get_logger(__name__)
+
+FLEET_GROUP = "fleet"
+"""Workers going up and down; staff listen."""
+
+
+def user_group(user_id: UUID) -> str:
+    """Returns the group of one person's pages."""
+    return f"user.{user_id.hex}"
+
+
+def tenant_group(tenant_id: UUID) -> str:
+    """Returns the group of all members' pages."""
+    return f"tenant.{tenant_id.hex}"
+
+
+async def ui_event_send_async(group: str, event: str, data: Mapping[str, Any] | None = None) -> None:
+    """Sends an event; where the channel layer is away it is logged, and pages read anew when they reconnect."""
+    layer = get_channel_layer()
+    if layer is None:
+        return
+    try:
+        await layer.group_send(group, {"type": "ui.event", "event": event, "data": dict(data or {})})
+    except (RedisError, OSError) as error:
+        logger.warning("ui_event_lost", group=group, name=event, error=str(error))
+
+
+ui_event_send = async_to_sync(ui_event_send_async)
+"""The same for synchronous code."""
