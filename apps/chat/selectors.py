@@ -1,6 +1,5 @@
 """Reads of conversations. `conversation_get` is the one way to a conversation on behalf of a caller."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple, Self
 from uuid import UUID
@@ -104,10 +103,10 @@ def message_list(*, conversation: Conversation, before: int | None = None) -> Me
     return MessagePage(rows[:MESSAGE_PAGE][::-1], len(rows) > MESSAGE_PAGE)
 
 
-def messages_streaming() -> Sequence[Message]:
+def messages_streaming() -> list[Message]:
     """Returns every answer, of all tenants, whose end is not stored; the oldest first."""
     found = Message.all_tenants.filter(state=MessageState.STREAMING)
-    return found.select_related("conversation").order_by("started_at")[:1000]
+    return list(found.select_related("conversation").order_by("started_at")[:1000])
 
 
 def prompt_build(*, answer: Message) -> list[ChatTurn]:

@@ -16,13 +16,13 @@ from headrace_wire.token_log import TokenLog
 logger = structlog.get_logger(__name__)
 
 
-@shared_task(name="chat.answers_collect")
+@shared_task(name="chat.answers_collect")  # type: ignore[untyped-decorator]  # celery ships no types
 def answers_collect() -> int:
     """Stores answers whose streams have ended while no browser was there to ask for it; returns how many."""
     waiting = selectors.messages_streaming()
     if not waiting:
         return 0
-    return async_to_sync(_collect)(list(waiting))
+    return async_to_sync(_collect)(waiting)
 
 
 async def _collect(waiting: list[Message]) -> int:
@@ -38,7 +38,7 @@ async def _collect(waiting: list[Message]) -> int:
     return stored
 
 
-@shared_task(name="chat.conversations_expire")
+@shared_task(name="chat.conversations_expire")  # type: ignore[untyped-decorator]  # celery ships no types
 def conversations_expire() -> int:
     """Deletes conversations older than their tenant's retention; returns how many."""
     return conversations.conversations_expire()

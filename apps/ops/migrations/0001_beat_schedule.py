@@ -8,7 +8,7 @@ SCHEDULE = {
     "Mirror workers": ("deployments.workers_sync", 5),
     "Warm up idle workers": ("deployments.workers_warm_up", 300),
     "Ensure the configuration snapshot": ("tenants.snapshot_ensure", 30),
-    "Store ended answers": ("chat.answers_collect", 30),
+    "Store ended answers": ("chat.answers_collect", 5),
     "Delete expired conversations": ("chat.conversations_expire", 3600),
 }
 """Name to task and seconds between two runs. A run that waited longer than that is dropped, the next one is due."""
