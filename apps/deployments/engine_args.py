@@ -14,7 +14,7 @@ from apps.deployments.enums import EngineKind
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=3_600_000)]
 Revision = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
@@ -49,10 +49,13 @@ class VllmArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
 
 
 class SimulatedArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What the simulated engine can be told."""
+    """What the simulated engine can be told (`headrace_worker.simulated_core.SimulatedArgs` says what it means)."""
 
-    ttft_seconds: Seconds | msgspec.UnsetType = msgspec.UNSET
-    tpot_seconds: Seconds | msgspec.UnsetType = msgspec.UNSET
+    ttft_ms: Milliseconds | msgspec.UnsetType = msgspec.UNSET
+    tpot_ms: Milliseconds | msgspec.UnsetType = msgspec.UNSET
+    answer_tokens: Count | msgspec.UnsetType = msgspec.UNSET
+    answer: Annotated[str, msgspec.Meta(max_length=100_000)] | msgspec.UnsetType = msgspec.UNSET
+    process: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 _TYPES: dict[str, type[msgspec.Struct]] = {EngineKind.VLLM: VllmArgs, EngineKind.SIMULATED: SimulatedArgs}
