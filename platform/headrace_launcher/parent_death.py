@@ -1,4 +1,4 @@
-"""Ties the life of a child process to that of its parent, on Linux by prctl(2); elsewhere these calls do nothing."""
+"""Ties the life of a child process to that of its parent, on Linux by prctl(2); elsewhere these calls do little."""
 
 import ctypes
 import os
@@ -18,19 +18,21 @@ def adopt_orphans() -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def follow_parent() -> None:
-    """A `preexec_fn`: the child gets SIGTERM when the thread that started it ends, however that happens.
+def follow_parent(number: int = signal.SIGTERM) -> None:
+    """For a `preexec_fn`: the child gets signal `number` when the thread that started it ends, however that happens.
 
     The thread, not the process (prctl(2)): start such children from a thread that lives as long as they should.
     """
     if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
-def lead_group_and_follow_parent() -> None:
-    """A `preexec_fn`: `follow_parent` in a session of its own.
+def lead_group_and_follow_parent(parent: int, number: int = signal.SIGTERM) -> None:
+    """For a `preexec_fn`: `follow_parent` in a session of its own; `parent` is the process that forks.
 
     The terminal's Ctrl-C then reaches the supervisor alone, and `killpg` reaches the child's children too.
     """
     os.setsid()
-    follow_parent()
+    follow_parent(number)
+    if os.getppid() != parent:  # it died before prctl: no signal will come
+        os._exit(1)

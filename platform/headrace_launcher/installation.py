@@ -1,0 +1,94 @@
+"""The processes of one installation on one machine, and what each is told."""
+
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
+from headrace_launcher.environment import LauncherEnvironment
+from headrace_launcher.errors import LaunchError
+from headrace_launcher.supervisor import ProcessKind
+
+DRAIN_SECONDS = 5.0
+"""How long running streams may go on after Ctrl-C."""
+# One worker on one machine has nobody to gossip with.
+_CELERY_OPTIONS = ("--concurrency=1", "--loglevel=WARNING", "--without-gossip", "--without-mingle")
+
+STORES, GATEWAYS, WORKERS = 0, 1, 2
+"""Tiers of the supervisor; the last ends first."""
+
+
+def embedded_redis(state_dir: Path) -> tuple[ProcessKind, EmbeddedRedis]:
+    """Returns the Redis of a state directory.
+
+    Raises:
+        LaunchError: This machine has no server program for it.
+    """
+    redis = EmbeddedRedis.in_directory(find_redis_server(), state_dir / "redis")
+    return ProcessKind(name="redis", command=redis.command(), environ={}, tier=STORES), redis
+
+
+def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str], model: str) -> list[ProcessKind]:
+    """Returns gateway, worker, Celery worker and beat, in the order of their start. `environ` is common to all."""
+    metrics = fresh_metrics_directory(environment.state_dir)
+    django = {**environ, "PROMETHEUS_MULTIPROC_DIR": str(metrics)}
+    # Celery's answer to SIGTERM is to finish its tasks first, which needs the Redis that is gone when we were killed.
+    cold = signal.SIGQUIT
+    python = sys.executable
+    gateway = [python, "-m", "headrace.server", "--host", environment.host, "--port", str(environment.port)]
+    gateway += ["--drain-deadline-seconds", str(DRAIN_SECONDS), "--drain-cut-notice-seconds", "1"]
+    celery = [python, "-m", "celery", "--app", "headrace.celery:app"]
+    schedule = environment.state_dir / "celerybeat.pid"
+    schedule.unlink(missing_ok=True)
+    return [
+        ProcessKind(name="gateway", command=gateway, environ=django, tier=GATEWAYS, stop_seconds=DRAIN_SECONDS + 5),
+        ProcessKind(
+            name="worker",
+            command=[python, "-m", "headrace_worker", "--deployment", model],
+            environ={"HEADRACE_DRAIN_SECONDS": str(DRAIN_SECONDS), **environ},
+            tier=WORKERS,
+            stop_seconds=DRAIN_SECONDS + 10,
+        ),
+        ProcessKind(
+            name="celery",
+            command=[*celery, "worker", *_CELERY_OPTIONS],
+            environ=django,
+            tier=WORKERS,
+            death_signal=cold,
+        ),
+        ProcessKind(
+            name="beat",
+            command=[*celery, "beat", "--loglevel", "WARNING", "--pidfile", str(schedule)],
+            environ=django,
+            tier=WORKERS,
+        ),
+    ]
+
+
+def fresh_metrics_directory(state_dir: Path) -> Path:
+    """Returns an empty folder in which the processes of this run share their counters."""
+    folder = state_dir / "metrics"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Checks that the gateway will be able to listen.
+
+    Raises:
+        LaunchError: It will not.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        raise LaunchError(
+            f"Port {port} on {host} cannot be used: {error.strerror}. Stop what listens there, or set HEADRACE_PORT."
+        ) from error

@@ -1,0 +1,199 @@
+"""A small process supervisor for one machine: scale a kind of process, restart what ends, end everything in order."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from headrace_launcher.errors import LaunchError
+from headrace_launcher.orphans import bury_group, end_orphans
+from headrace_launcher.parent_death import adopt_orphans, lead_group_and_follow_parent
+from headrace_launcher.process_output import PrefixedOutput
+
+_BACKOFF_FIRST_SECONDS = 0.5
+_BACKOFF_LAST_SECONDS = 30.0
+_SETTLED_SECONDS = 30.0
+"""A process that ran this long starts without back-off again."""
+_LOG_TAIL_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessKind:
+    """Processes that are run alike, `<name>-1`, `<name>-2` and so on."""
+
+    name: str
+    command: Sequence[str]
+    environ: Mapping[str, str] = field(repr=False)
+    tier: int
+    """Tiers end one after another, the highest first."""
+    stop_seconds: float = 10.0
+    """From SIGTERM to SIGKILL of its whole process group."""
+    death_signal: int = signal.SIGTERM
+    """What a process gets when the supervisor dies without having ended it."""
+
+
+@dataclass(eq=False, slots=True)
+class _Member:
+    """One running process."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    started: float
+    watch: asyncio.Task[None] | None = None
+    wanted: bool = True
+
+    def signal_group(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+class Supervisor:
+    """Owns child processes. Use it inside one event loop of the main thread; `stop` must be awaited at the end.
+
+    `pass_fds` stay open in every child. `on_change` is called after a process was started or ended.
+    """
+
+    def __init__(
+        self,
+        output: PrefixedOutput,
+        *,
+        pass_fds: Sequence[int] = (),
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._output = output
+        self._pass_fds = tuple(pass_fds)
+        self._on_change = on_change
+        self._kinds: dict[str, ProcessKind] = {}
+        self._wanted: dict[str, int] = {}
+        self._members: dict[str, list[_Member]] = {}
+        self._failures: dict[str, int] = {}
+        self._restarts: set[asyncio.Task[None]] = set()
+        self._scaling = asyncio.Lock()
+        self._numbers: dict[str, int] = {}
+        self._hurry = asyncio.Event()
+        self._stopping = False
+        adopt_orphans()
+
+    def add(self, kind: ProcessKind) -> None:
+        """Makes a kind known; nothing runs yet."""
+        self._kinds[kind.name] = kind
+        self._wanted[kind.name] = 0
+        self._members[kind.name] = []
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Names of the kinds that are known."""
+        return tuple(self._kinds)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Running processes by name."""
+        return {member.name: member.process.pid for members in self._members.values() for member in members}
+
+    def failures(self, name: str) -> int:
+        """How often in a row a process of this kind ended by itself soon after its start."""
+        return self._failures.get(name, 0)
+
+    async def scale(self, name: str, count: int) -> None:
+        """Runs `count` processes of a kind: starts what is missing, ends the newest of what is too many.
+
+        Raises:
+            LaunchError: A process cannot be started at all (its program is missing).
+        """
+        async with self._scaling:
+            self._wanted[name] = count
+            members = self._members[name]
+            while len(members) < count and not self._stopping:
+                await self._start(self._kinds[name])
+            await asyncio.gather(*(self._end(member, self._kinds[name]) for member in members[count:]))
+
+    def hurry(self) -> None:
+        """Cuts every grace period short: whoever waits for an end kills now."""
+        self._hurry.set()
+
+    async def stop(self) -> None:
+        """Ends everything, tier by tier from the highest; afterwards no descendant is left."""
+        self._stopping = True
+        for task in self._restarts:
+            task.cancel()
+        async with self._scaling:
+            for tier in sorted({kind.tier for kind in self._kinds.values()}, reverse=True):
+                kinds = [kind for kind in self._kinds.values() if kind.tier == tier]
+                await asyncio.gather(
+                    *(self._end(member, kind) for kind in kinds for member in list(self._members[kind.name]))
+                )
+        end_orphans()
+
+    async def _start(self, kind: ProcessKind) -> None:
+        number = self._numbers.get(kind.name, 0) + 1
+        # A pipe of our own: with asyncio's, waiting for the process would also wait for children that hold it open.
+        output, child_output = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *kind.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=child_output,
+                stderr=child_output,
+                env=dict(kind.environ),
+                pass_fds=self._pass_fds,
+                preexec_fn=partial(lead_group_and_follow_parent, os.getpid(), kind.death_signal),
+            )
+        except OSError as error:
+            os.close(output)
+            raise LaunchError(f"{kind.command[0]} cannot be started: {error.strerror}.") from error
+        finally:
+            os.close(child_output)
+        self._numbers[kind.name] = number
+        member = _Member(f"{kind.name}-{number}", process, time.monotonic())
+        self._members[kind.name].append(member)
+        member.watch = asyncio.create_task(self._watch(kind, member, output))
+        self._on_change()
+
+    async def _watch(self, kind: ProcessKind, member: _Member, output: int) -> None:
+        """Copies a process's output until it ends, clears up after it, and has it replaced where nobody ended it."""
+        copying = asyncio.create_task(self._output.copy(member.name, output))
+        status = await member.process.wait()
+        member.signal_group(signal.SIGKILL)  # children that it left behind
+        await asyncio.wait([copying], timeout=_LOG_TAIL_SECONDS)
+        copying.cancel()
+        await asyncio.to_thread(bury_group, member.process.pid)
+        self._members[kind.name].remove(member)
+        self._on_change()
+        if member.wanted and not self._stopping:
+            self._replace(kind, member, status)
+
+    def _replace(self, kind: ProcessKind, member: _Member, status: int) -> None:
+        settled = time.monotonic() - member.started > _SETTLED_SECONDS
+        failures = self._failures[kind.name] = 1 if settled else self.failures(kind.name) + 1
+        delay = min(_BACKOFF_FIRST_SECONDS * 2 ** (failures - 1), _BACKOFF_LAST_SECONDS)
+        self._output.line(member.name, f"ended {_described(status)}; starts again in {delay:.1f} s")
+        task = asyncio.create_task(self._start_later(kind, delay))
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+
+    async def _start_later(self, kind: ProcessKind, delay: float) -> None:
+        await asyncio.sleep(delay)
+        async with self._scaling:
+            if len(self._members[kind.name]) < self._wanted[kind.name] and not self._stopping:
+                await self._start(kind)
+
+    async def _end(self, member: _Member, kind: ProcessKind) -> None:
+        member.wanted = False
+        member.signal_group(signal.SIGTERM)
+        assert member.watch is not None  # noqa: S101
+        hurried = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait([member.watch, hurried], timeout=kind.stop_seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not member.watch.done():
+            if not self._hurry.is_set():
+                self._output.line(member.name, f"did not end within {kind.stop_seconds:.0f} s and is killed")
+            member.signal_group(signal.SIGKILL)
+        await member.watch
+
+
+def _described(status: int) -> str:
+    return f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
