@@ -17,8 +17,10 @@ from headrace_launcher.process_output import PrefixedOutput
 from headrace_launcher.supervisor import ProcessKind, Supervisor
 
 SLEEPER = "import os, signal; os.write(1, b'up\\n'); signal.pause()"
-STUBBORN = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.write(1, b'up\\n')\n"
+STUBBORN = (
+    "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.write(1, b'up\\n')\n"
     "while True: signal.pause()"
+)
 FAREWELL = (
     "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('farewell', flush=True)));"
     "os.write(1, b'up\\n'); signal.pause()"
