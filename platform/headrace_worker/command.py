@@ -1,0 +1,83 @@
+"""The command line of the worker."""
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace_wire.api_key import redact
+from headrace_wire.snapshot import DeploymentConfig, EngineKind
+from headrace_worker.config import InvalidEnvironmentError, WorkerConfig
+from headrace_worker.engine import Engine
+from headrace_worker.engine_host import EngineFactory
+from headrace_worker.simulated_engine import SimulatedEngine
+from headrace_worker.worker import Worker
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a worker; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        config = WorkerConfig.read(options.deployment)
+    except InvalidEnvironmentError as error:
+        sys.stderr.write(f"headrace_worker: {error}\n")
+        return 2
+    _set_up_logging(config.log_level)
+
+    def create(deployment: DeploymentConfig) -> Engine:
+        return create_engine(_overridden(deployment, options.engine, options.model))
+
+    asyncio.run(_run(config, create))
+    return 0
+
+
+def create_engine(deployment: DeploymentConfig) -> Engine:
+    """Return the engine that a deployment asks for, not started."""
+    if deployment.engine is EngineKind.SIMULATED:
+        return SimulatedEngine(deployment)
+    from headrace_worker.vllm_engine import VllmEngine  # noqa: PLC0415  ten seconds of imports, only where needed
+
+    return VllmEngine(deployment)
+
+
+async def _run(config: WorkerConfig, create: EngineFactory) -> None:
+    worker = Worker(config, create)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stop)
+    await worker.run()
+
+
+def _overridden(deployment: DeploymentConfig, engine: str | None, model: str | None) -> DeploymentConfig:
+    if engine is not None:
+        deployment = msgspec.structs.replace(deployment, engine=EngineKind(engine))
+    if model is not None:
+        deployment = msgspec.structs.replace(deployment, model=model)
+    return deployment
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="headrace_worker", description="Serve one deployment from this machine.")
+    parser.add_argument("--deployment", required=True, help="public model name, as configured in the admin")
+    parser.add_argument(
+        "--engine", choices=[kind.value for kind in EngineKind], help="override the deployment's engine"
+    )
+    parser.add_argument("--model", help="override the deployment's model (path or Hugging Face id)")
+    return parser
+
+
+class _Formatter(logging.Formatter):
+    """One line per event; API keys never stand in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
+def _set_up_logging(level: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])

@@ -1,0 +1,151 @@
+"""The one place where the worker reads (and, for its engine child, prepares) the process environment."""
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class InvalidEnvironmentError(Exception):
+    """A variable has a value that cannot be used. The message starts with its name and never repeats the value."""
+
+    def __init__(self, variable: str, problem: str) -> None:
+        super().__init__(f"{variable}: {problem}")
+        self.variable = variable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """What a worker process is told. Everything about the model comes from the deployment in the config snapshot."""
+
+    deployment: str
+    redis_url: str = field(repr=False)
+    lease_seconds: float = 5.0
+    renew_seconds: float = 1.0
+    drain_seconds: float = 30.0
+    """How long running streams may go on after SIGTERM."""
+    restart_seconds: float = 1.0
+    """Back-off before a dead engine is started again; doubles up to `restart_max_seconds`."""
+    restart_max_seconds: float = 60.0
+    metrics_port: int = 0
+    """Loopback port of the Prometheus metrics; 0 for none."""
+    log_level: str = "INFO"
+
+    @classmethod
+    def read(cls, deployment: str, environ: Mapping[str, str] | None = None) -> Self:
+        """Read `environ` (the process environment by default).
+
+        Raises:
+            InvalidEnvironmentError: a variable cannot be used.
+        """
+        source = os.environ if environ is None else environ
+        return cls(
+            deployment=deployment,
+            redis_url=_redis_url(source),
+            lease_seconds=_seconds(source, "HEADRACE_LEASE_SECONDS", 5.0),
+            renew_seconds=_seconds(source, "HEADRACE_RENEW_SECONDS", 1.0),
+            drain_seconds=_seconds(source, "HEADRACE_DRAIN_SECONDS", 30.0),
+            restart_seconds=_seconds(source, "HEADRACE_ENGINE_RESTART_SECONDS", 1.0),
+            metrics_port=_port(source, "HEADRACE_METRICS_PORT"),
+            log_level=_log_level(source),
+        )
+
+
+def _redis_url(source: Mapping[str, str]) -> str:
+    url = source.get("REDIS_URL", "").strip() or "redis://127.0.0.1:6379/0"
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        scheme = ""
+    if scheme not in _REDIS_SCHEMES:
+        raise InvalidEnvironmentError(
+            "REDIS_URL", f"must be a URL that starts with one of {', '.join(_REDIS_SCHEMES)}."
+        )
+    return url
+
+
+def _seconds(source: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        value = float(source.get(name, "").strip() or default)
+    except ValueError:
+        value = -1.0
+    if not 0.01 <= value <= 86_400:
+        raise InvalidEnvironmentError(name, "must be a number of seconds from 0.01 to 86400.")
+    return value
+
+
+def _port(source: Mapping[str, str], name: str) -> int:
+    text = source.get(name, "").strip() or "0"
+    if not text.isdecimal() or int(text) > 65_535:
+        raise InvalidEnvironmentError(name, "must be a port, or 0 for none.")
+    return int(text)
+
+
+def _log_level(source: Mapping[str, str]) -> str:
+    level = source.get("HEADRACE_LOG_LEVEL", "").strip() or "INFO"
+    if level not in _LOG_LEVELS:
+        raise InvalidEnvironmentError("HEADRACE_LOG_LEVEL", f"must be one of {', '.join(_LOG_LEVELS)}.")
+    return level
+
+
+# ---- the engine child's environment
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment of a Python child that imports what this process can import."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+_PRELOADS = ("libtcmalloc_minimal.so.4", "libiomp5.so")
+
+
+def prepare_vllm_environment(*, error_file: Path, environ: MutableMapping[str, str] | None = None) -> None:
+    """Set what vLLM reads from the environment, before it is imported; what an operator set stays.
+
+    `error_file` is where the engine child writes why it could not start.
+    """
+    target = os.environ if environ is None else environ
+    defaults = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": str(_engine_threads()),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    for name, value in defaults.items():
+        target.setdefault(name, value)
+    target[ENGINE_ERROR_FILE] = str(error_file)
+    if "LD_PRELOAD" not in target and (found := _preloads()):
+        target["LD_PRELOAD"] = ":".join(found)
+
+
+ENGINE_ERROR_FILE = "HEADRACE_ENGINE_ERROR_FILE"
+"""Internal, from the worker to its engine child: a file for the reason of a failed start."""
+
+
+def engine_error_file() -> Path | None:
+    """Return the file that this engine child reports a failed start to."""
+    path = os.environ.get(ENGINE_ERROR_FILE)
+    return Path(path) if path else None
+
+
+def _engine_threads() -> int:
+    # All cores: the worker itself needs a few per cent of one; leaving one idle halves a two-core machine's speed.
+    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def _preloads() -> list[str]:
+    folders = [Path(sys.prefix, "lib"), *Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64")]
+    found = []
+    for name in _PRELOADS:
+        path = next((folder / name for folder in folders if (folder / name).exists()), None)
+        if path is not None:
+            found.append(str(path))
+    return found

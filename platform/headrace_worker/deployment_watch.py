@@ -1,0 +1,97 @@
+"""The deployment's configuration: the newest version in the snapshot, told at once and re-read every second."""
+
+import asyncio
+import logging
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from headrace_wire import redis_keys
+from headrace_wire.functions import Reply
+from headrace_wire.snapshot import DeploymentConfig, decode_snapshot
+
+log = logging.getLogger(__name__)
+
+REREAD_SECONDS = 1.0
+
+
+class DeploymentWatch:
+    """Follows one deployment by name."""
+
+    def __init__(self, redis: "Redis", name: str) -> None:
+        self._redis = redis
+        self._name = name
+        self._seen = asyncio.Condition()
+        self.version = 0
+        self.current: DeploymentConfig | None = None
+        """None until the snapshot has the deployment; the last one known where it was removed."""
+
+    async def run(self) -> None:
+        """Follow the snapshot until cancelled. `redis` is blocked by this: it needs a client of its own."""
+        self._say_absent()
+        while True:
+            try:
+                async with self._redis.pubsub() as channel:
+                    await channel.subscribe(redis_keys.snapshot_channel())
+                    while True:
+                        await self._refresh()
+                        await channel.get_message(ignore_subscribe_messages=True, timeout=REREAD_SECONDS)
+            except RedisError as error:
+                log.warning("cannot read the configuration: %s", error)
+                await asyncio.sleep(REREAD_SECONDS)
+
+    async def wait(self) -> DeploymentConfig:
+        """Return the configuration, waiting for the first one."""
+        async with self._seen:
+            while self.current is None:
+                await self._seen.wait()
+            return self.current
+
+    async def wait_change(self) -> DeploymentConfig:
+        """Return the next version of the configuration."""
+        version = self.version
+        async with self._seen:
+            while self.current is None or self.version == version:
+                await self._seen.wait()
+            return self.current
+
+    async def wait_other(self, than: DeploymentConfig) -> None:
+        """Wait until the engine of the deployment is configured otherwise than in `than`."""
+        wanted = engine_part(than)
+        async with self._seen:
+            await self._seen.wait_for(lambda: self.current is not None and engine_part(self.current) != wanted)
+
+    async def _refresh(self) -> None:
+        key = redis_keys.snapshot_key()
+        version: Reply = await self._redis.hget(key, "version")
+        if version is None or int(version) == self.version:
+            return
+        row: Reply = await self._redis.hmget(key, ["version", "data"])
+        snapshot = decode_snapshot(row[1])
+        found = next((d for d in snapshot.deployments if d.name == self._name), None)
+        async with self._seen:
+            self.version = snapshot.version
+            if found is not None:
+                self.current = found
+            self._seen.notify_all()
+        if found is None:
+            self._say_absent()
+
+    def _say_absent(self) -> None:
+        if self.current is None:
+            log.warning(
+                "deployment %r is not in the configuration snapshot (version %d): waiting", self._name, self.version
+            )
+
+
+def engine_part(deployment: DeploymentConfig) -> tuple[object, ...]:
+    """Return what an engine start depends on."""
+    return (
+        deployment.model,
+        deployment.engine,
+        deployment.engine_args,
+        deployment.max_model_len,
+        deployment.max_num_seqs,
+        deployment.dtype,
+        deployment.quantization,
+    )

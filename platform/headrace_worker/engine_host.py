@@ -1,0 +1,224 @@
+"""The life of the engine: start, warm up, feed the streams, and start again when it dies."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from headrace_wire.fleet import WorkerState
+from headrace_wire.messages import SamplingParams
+from headrace_wire.snapshot import DeploymentConfig
+from headrace_worker.config import WorkerConfig
+from headrace_worker.deployment_watch import DeploymentWatch
+from headrace_worker.engine import (
+    Engine,
+    EngineDeadError,
+    EngineInfo,
+    EngineRefusedError,
+    EngineRequest,
+    EngineStats,
+    RequestRefusedError,
+)
+from headrace_worker.metrics import WorkerMetrics
+from headrace_worker.registration import ASSETS_SECONDS, register
+from headrace_worker.streams import ENGINE_LOST, Streams
+
+log = logging.getLogger(__name__)
+
+WARM_UP_SECONDS = 300.0
+WARM_UP_PREFIX = "warm-"
+STATS_SECONDS = 1.0
+
+EngineFactory = Callable[[DeploymentConfig], Engine]
+
+
+class EngineHost:
+    """Keeps one engine alive for a deployment.
+
+    What it says of itself (state, last error, ...) goes into `WorkerInfo`.
+    """
+
+    def __init__(
+        self,
+        watch: DeploymentWatch,
+        streams: Streams,
+        redis: "Redis",
+        config: WorkerConfig,
+        metrics: WorkerMetrics,
+        *,
+        create: EngineFactory,
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called with each new state."""
+        self._watch = watch
+        self._streams = streams
+        self._redis = redis
+        self._config = config
+        self._metrics = metrics
+        self._create = create
+        self._changed = changed
+        self._failures = 0
+        self._engine: Engine | None = None
+        self.state = WorkerState.LOADING
+        self.last_error = ""
+        self.deployment: DeploymentConfig | None = None
+        self.info: EngineInfo | None = None
+        self.stats = EngineStats()
+        self.cold_start_seconds = 0.0
+        self.warm_up_wanted = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keep an engine running until cancelled."""
+        while True:
+            self.deployment = deployment = await self._watch.wait()
+            self._streams.batch_max = deployment.batch_max
+            await self._run_once(deployment)
+
+    async def shutdown(self) -> None:
+        """End the engine. `run` must be cancelled."""
+        if self._engine is not None:
+            await self._engine.shutdown()
+            self._engine = None
+
+    # ---- one life
+
+    async def _run_once(self, deployment: DeploymentConfig) -> None:
+        self._enter(WorkerState.LOADING)
+        self._engine = engine = self._create(deployment)
+        try:
+            info = await self._start(engine, deployment)
+            self._failures = 0
+            self._streams.attach(engine, info)
+            self._enter(WorkerState.READY)
+            await self._serve(engine, info)
+        except EngineRefusedError as error:
+            self._metrics.engine_started("refused")
+            await self._stop(engine)
+            await self._wait_as_broken(deployment, error)
+        except EngineDeadError as error:
+            self.last_error = str(error)
+            log.warning("engine failed: %s", error)
+            await self._stop(engine)
+            await self._back_off(deployment)
+
+    async def _stop(self, engine: Engine) -> None:
+        """The engine is of no use any more: end its streams at once, then itself."""
+        self._streams.detach(ENGINE_LOST)
+        self._enter(WorkerState.LOADING)
+        await engine.shutdown()
+        self._engine = None
+
+    async def _start(self, engine: Engine, deployment: DeploymentConfig) -> EngineInfo:
+        began = time.monotonic()
+        log.info("starting engine=%s model=%s", deployment.engine.value, deployment.model)
+        try:
+            info = await engine.start()
+            await self._warm_up(engine, info)
+        except EngineDeadError:
+            self._metrics.engine_started("failed")
+            raise
+        self.info = info
+        self.last_error = ""
+        self.cold_start_seconds = time.monotonic() - began
+        self._metrics.engine_started("ready")
+        log.info("engine ready after %.1f s, model fingerprint %s", self.cold_start_seconds, info.assets.fingerprint)
+        return info
+
+    async def _warm_up(self, engine: Engine, info: EngineInfo) -> None:
+        """Generate one token: `ready` means that a generation was seen."""
+        await self._submit_warm_up(engine, info)
+        try:
+            async with asyncio.timeout(WARM_UP_SECONDS):
+                while not any(output.finish_reason for output in await engine.outputs()):
+                    pass
+        except TimeoutError as error:
+            raise EngineDeadError("The engine started but generated nothing.") from error
+
+    async def _submit_warm_up(self, engine: Engine, info: EngineInfo) -> None:
+        prompt_ids = info.tokenizer.encode("Hello", add_special_tokens=False).ids or [0]
+        request = EngineRequest(
+            WARM_UP_PREFIX + secrets.token_hex(4), prompt_ids, SamplingParams(max_tokens=1, temperature=0.0), ""
+        )
+        try:
+            await engine.submit(request)
+        except RequestRefusedError as error:
+            raise EngineDeadError(f"The engine refuses a warm-up request: {error.message}") from error
+
+    async def _serve(self, engine: Engine, info: EngineInfo) -> None:
+        """Feed the streams until the engine dies.
+
+        Raises:
+            EngineDeadError: always, in the end.
+        """
+        deaths: tuple[BaseException, ...] = ()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._pump(engine), name="outputs")
+                tasks.create_task(self._watch_stats(engine), name="stats")
+                tasks.create_task(self._follow_limit(), name="limit")
+                tasks.create_task(self._answer_warm_ups(engine, info), name="warm-ups")
+                tasks.create_task(self._register(info), name="assets")
+        except* EngineDeadError as group:
+            deaths = group.exceptions
+        raise EngineDeadError(str(deaths[0]) if deaths else "the engine has ended")
+
+    async def _pump(self, engine: Engine) -> None:
+        feed = self._streams.feed
+        while True:
+            feed(await engine.outputs())
+
+    async def _watch_stats(self, engine: Engine) -> None:
+        while True:
+            self.stats = await engine.stats()
+            self._metrics.live.set(len(self._streams))
+            await asyncio.sleep(STATS_SECONDS)
+
+    async def _follow_limit(self) -> None:
+        """Apply the deployment's batch bound while the engine runs; everything else waits for the next start."""
+        while True:
+            deployment = await self._watch.wait_change()
+            self._streams.batch_max = deployment.batch_max
+            self._streams.room_changed.set()
+
+    async def _answer_warm_ups(self, engine: Engine, info: EngineInfo) -> None:
+        while True:
+            await self.warm_up_wanted.wait()
+            self.warm_up_wanted.clear()
+            if not len(self._streams):
+                await self._submit_warm_up(engine, info)
+
+    async def _register(self, info: EngineInfo) -> None:
+        while True:
+            pause = ASSETS_SECONDS / 7
+            try:
+                await register(self._redis, info.assets)
+            except RedisError as error:
+                log.warning("cannot register the model: %s", error)
+                pause = 1.0
+            await asyncio.sleep(pause)
+
+    # ---- between two lives
+
+    async def _wait_as_broken(self, deployment: DeploymentConfig, error: EngineRefusedError) -> None:
+        self.last_error = str(error)
+        log.warning("the engine refuses this configuration, waiting for another one: %s", error)
+        self._enter(WorkerState.BROKEN)
+        await self._watch.wait_other(deployment)
+
+    async def _back_off(self, deployment: DeploymentConfig) -> None:
+        """Wait before the next start, longer each time; another configuration ends the wait."""
+        pause = min(self._config.restart_seconds * 2**self._failures, self._config.restart_max_seconds)
+        self._failures += 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._watch.wait_other(deployment)
+
+    def _enter(self, state: WorkerState) -> None:
+        if state is not self.state:
+            self.state = state
+            self._changed()

@@ -1,0 +1,99 @@
+"""What reaches a worker: claimed streams, and control messages for them."""
+
+import asyncio
+import logging
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from headrace_wire import codec, redis_keys
+from headrace_wire.functions import Reply
+from headrace_wire.messages import Cancel, ControlMessage, WarmUp
+from headrace_wire.request_queue import RequestQueue
+from headrace_worker.streams import Streams
+
+log = logging.getLogger(__name__)
+
+BLOCK_SECONDS = 2.0
+"""Longest blocking read. The backstop for a bell that rang for a worker which died before it claimed."""
+
+PAUSE_SECONDS = 0.5
+"""Before the next try while Redis is away."""
+
+
+class Intake:
+    """Claims when there is room, and listens to the control channel, for one incarnation at a time."""
+
+    def __init__(
+        self, queue: RequestQueue, bell: RequestQueue, control: "Redis", streams: Streams, *, deployment: str
+    ) -> None:
+        """`bell` and `control` have connections of their own: they block."""
+        self._queue = queue
+        self._bell = bell
+        self._control = control
+        self._streams = streams
+        self._deployment = deployment
+        self.warm_up_wanted = asyncio.Event()
+        """Set by a WarmUp message."""
+
+    async def claim(self, incarnation: str) -> None:
+        """Claim until cancelled: no bell is answered while there is no room.
+
+        Raises:
+            LeaseLostError: the incarnation may not claim any more.
+        """
+        streams = self._streams
+        while True:
+            streams.room_changed.clear()
+            room = streams.room
+            if room <= 0:
+                await streams.room_changed.wait()
+                continue
+            try:
+                claimed = await self._queue.claim(incarnation, deployment=self._deployment, want=room)
+                for stream in claimed:
+                    streams.launch(stream, owner=incarnation)
+                if not claimed:
+                    await self._bell.wait_for_work(self._deployment, timeout_seconds=BLOCK_SECONDS)
+            except RedisError as error:
+                log.warning("cannot claim: %s", error)
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def listen(self, incarnation: str) -> None:
+        """Follow the control channel until cancelled. A cancel that is missed here comes with the next renewal."""
+        key, last = redis_keys.control_key(incarnation), "0"
+        while True:
+            try:
+                rows: Reply = await self._control.xread({key: last}, block=int(BLOCK_SECONDS * 1000), count=256)
+            except RedisError as error:
+                log.warning("cannot listen: %s", error)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            cancelled: dict[str, str] = {}
+            for entry_id, fields in _entries(rows):
+                last = entry_id.decode()
+                self._take(fields[b"d"], cancelled)
+            if cancelled:
+                self._streams.cancel(cancelled)
+
+    def _take(self, raw: bytes, cancelled: dict[str, str]) -> None:
+        if not raw:
+            return  # the entry that created the channel
+        try:
+            message: ControlMessage = codec.decode_control(raw)
+        except codec.DecodeError:
+            log.warning("unknown control message, %d bytes", len(raw))
+            return
+        if isinstance(message, Cancel):
+            cancelled[message.stream_id] = message.reason
+        elif isinstance(message, WarmUp):
+            self.warm_up_wanted.set()
+        # Credit: a stream's window is enforced in the engine, which does not take credit yet.
+
+
+def _entries(rows: Reply) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """Return the entries of the one key that was read, whichever shape this RESP version gives."""
+    if not rows:
+        return []
+    entries = next(iter(rows.values()))[0] if isinstance(rows, dict) else rows[0][1]
+    return list(entries)

@@ -1,0 +1,98 @@
+"""One stream's way into its log: what waits, what is under way, what is acknowledged."""
+
+from headrace_wire.messages import AnyLogEntry, Delta, Ended
+from headrace_wire.token_log import Append
+
+MERGE_TOKENS = 256
+"""Tokens that one merged entry may cover, so that an entry stays small however long Redis was away."""
+
+
+class Outbox:
+    """Entries move from `waiting` to `sent` to `kept`.
+
+    Bounded by the stream's own `max_tokens`: what is kept is needed when a restarted Redis has lost its last second.
+    """
+
+    __slots__ = (
+        "again",
+        "dropped",
+        "epoch",
+        "incarnation",
+        "kept",
+        "log_ttl_seconds",
+        "sent",
+        "stream_id",
+        "waiting",
+    )
+
+    def __init__(self, stream_id: str, *, epoch: int, incarnation: str, log_ttl_seconds: int) -> None:
+        self.stream_id = stream_id
+        self.epoch = epoch
+        self.incarnation = incarnation
+        self.log_ttl_seconds = log_ttl_seconds
+        self.waiting: list[Append] = []
+        """Never sent; neighbouring deltas are merged."""
+        self.again: list[Append] = []
+        """Sent before and not in the log. Never merged: the first try may still arrive, and must meet its own id."""
+        self.sent: list[Append] = []
+        """In the append that is under way."""
+        self.kept: list[Append] = []
+        """Acknowledged."""
+        self.dropped = False
+
+    @property
+    def ended(self) -> Ended | None:
+        """The terminal entry, once it is acknowledged."""
+        last = self.kept[-1].entry if self.kept else None
+        return last if isinstance(last, Ended) else None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something is to be sent."""
+        return bool(self.again or self.waiting)
+
+    def add(self, append: Append) -> None:
+        """Queue an entry behind the others; a delta becomes part of a waiting delta."""
+        waiting = self.waiting
+        if waiting and isinstance(append.entry, Delta):
+            last = waiting[-1]
+            if isinstance(last.entry, Delta) and last.entry.tokens + append.entry.tokens <= MERGE_TOKENS:
+                waiting[-1] = _merged(last, last.entry, append, append.entry)
+                return
+        waiting.append(append)
+
+    def take(self) -> list[Append]:
+        """Move all that is to be sent under way and return it."""
+        if self.again:
+            self.sent = self.again + self.waiting
+            self.again = []
+        else:
+            self.sent = self.waiting
+        self.waiting = []
+        return self.sent
+
+    def acknowledge(self) -> None:
+        """What was under way is in the log."""
+        self.kept += self.sent
+        self.sent = []
+
+    def compare(self, tail: AnyLogEntry) -> None:
+        """Sort what was sent by what the log really holds; what is missing is to be sent again."""
+        held = (tail.epoch, tail.seq)
+        entries = self.kept + self.sent + self.again
+        self.kept = [append for append in entries if (append.entry.epoch, append.entry.seq) <= held]
+        self.again = [append for append in entries if (append.entry.epoch, append.entry.seq) > held]
+        self.sent = []
+
+    def drop(self) -> None:
+        """Forget everything; nothing is written any more."""
+        self.dropped = True
+        self.waiting, self.again, self.sent, self.kept = [], [], [], []
+
+
+def _merged(first: Append, a: Delta, second: Append, b: Delta) -> Append:
+    return Append(
+        Delta(a.stream_id, b.epoch, b.seq, a.tokens + b.tokens, a.text + b.text),
+        [*first.token_ids, *second.token_ids],
+        first.token_ids_at,
+    )

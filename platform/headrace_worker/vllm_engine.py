@@ -1,0 +1,1 @@
+"""vLLM behind the `Engine` protocol; the only module that imports it."""

@@ -1,0 +1,162 @@
+"""One worker process: config, startup, run, drain, shutdown."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from headrace_wire.fleet import WorkerInfo, WorkerState
+from headrace_wire.functions import Functions
+from headrace_wire.redis_client import connect
+from headrace_wire.request_queue import LeaseLostError, RequestQueue
+from headrace_wire.token_log import TokenLog
+from headrace_worker.config import WorkerConfig
+from headrace_worker.connections import GuardedConnection
+from headrace_worker.deployment_watch import DeploymentWatch
+from headrace_worker.engine_host import EngineFactory, EngineHost
+from headrace_worker.intake import Intake
+from headrace_worker.lease import Lease
+from headrace_worker.metrics import WorkerMetrics
+from headrace_worker.streams import DRAINED, Streams
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 5.0
+"""How long the last entries may take to reach Redis at the end."""
+
+
+class Worker:
+    """Wires the parts together and runs them as one task group."""
+
+    def __init__(self, config: WorkerConfig, create: EngineFactory, metrics: WorkerMetrics | None = None) -> None:
+        self._config = config
+        self._metrics = metrics or WorkerMetrics()
+        self._redis = connect(config.redis_url)
+        self._appends = GuardedConnection(config.redis_url)
+        self._control = connect(config.redis_url)
+        self._bell = connect(config.redis_url)
+        self._snapshots = connect(config.redis_url)
+        functions = Functions(self._redis)
+        queue = RequestQueue(self._redis, functions)
+        bell = RequestQueue(self._bell, functions)
+        self._streams = Streams(self._appends, TokenLog(self._redis, functions), queue, self._metrics)
+        self._watch = DeploymentWatch(self._snapshots, config.deployment)
+        self._lease = Lease(self._redis, queue, self._streams, config, self._describe)
+        self._intake = Intake(queue, bell, self._control, self._streams, deployment=config.deployment)
+        self._host = EngineHost(
+            self._watch,
+            self._streams,
+            self._redis,
+            config,
+            self._metrics,
+            create=create,
+            changed=self._lease.announce,
+        )
+        self._started_at = time.time()
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until `stop`, then drain."""
+        self._metrics.serve(self._config.metrics_port)
+        log.info("worker for deployment %r, pid %d", self._config.deployment, os.getpid())
+        try:
+            async with asyncio.TaskGroup() as parts:
+                tasks = [
+                    parts.create_task(self._watch.run(), name="configuration"),
+                    parts.create_task(self._streams.run(), name="streams"),
+                    parts.create_task(self._host.run(), name="engine"),
+                    parts.create_task(self._serve(), name="incarnations"),
+                ]
+                await self._drained()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await self._shutdown()
+
+    def stop(self) -> None:
+        """Begin the drain; called again, end it."""
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    # ---- run
+
+    async def _serve(self) -> None:
+        """Live one incarnation after the other."""
+        while True:
+            await self._lease.enlist()
+            incarnation = self._lease.incarnation
+            try:
+                async with asyncio.TaskGroup() as parts:
+                    parts.create_task(self._lease.keep(), name="lease")
+                    parts.create_task(self._intake.listen(incarnation), name="control")
+                    claims = parts.create_task(self._intake.claim(incarnation), name="claims")
+                    await self._stop.wait()
+                    claims.cancel()
+            except* LeaseLostError:
+                log.warning("lease lost, starting anew; streams dropped: %d", len(self._streams))
+                self._streams.abandon_all()
+
+    def _describe(self, incarnation: str) -> WorkerInfo:
+        host, deployment, info = self._host, self._host.deployment, self._host.info
+        return WorkerInfo(
+            incarnation,
+            self._config.deployment,
+            deployment.engine.value if deployment else "",
+            WorkerState.DRAINING if self._stop.is_set() else host.state,
+            socket.gethostname(),
+            os.getpid(),
+            self._started_at,
+            model=deployment.model if deployment else "",
+            fingerprint=info.assets.fingerprint if info else "",
+            max_model_len=info.max_model_len if info else 0,
+            max_num_seqs=info.max_num_seqs if info else 0,
+            num_requests_running=host.stats.num_requests_running,
+            num_requests_waiting=host.stats.num_requests_waiting,
+            kv_cache_usage=host.stats.kv_cache_usage,
+            tokens_generated=self._metrics.tokens_generated,
+            cold_start_seconds=host.cold_start_seconds,
+            last_error=host.last_error,
+            config_version=self._watch.version,
+        )
+
+    # ---- drain and shutdown
+
+    async def _drained(self) -> None:
+        """Wait for the signal, then until every stream has its end in the log."""
+        await self._stop.wait()
+        self._lease.announce()
+        log.info("draining, streams: %d", len(self._streams))
+        try:
+            async with asyncio.timeout(self._config.drain_seconds):
+                await _first_of(self._streams.publisher.wait_empty(), self._stop_now.wait())
+        except TimeoutError:
+            pass
+        if len(self._streams):
+            log.warning("drain deadline passed, streams cut: %d", len(self._streams))
+            self._streams.fail_all(DRAINED)
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._streams.publisher.wait_empty()
+        except TimeoutError:
+            log.warning("ends could not be written, redis is away: %d", len(self._streams.publisher.owned()))
+
+    async def _shutdown(self) -> None:
+        await self._lease.leave()
+        await self._host.shutdown()
+        for client in (self._redis, self._appends.redis, self._control, self._bell, self._snapshots):
+            await client.aclose()
+        log.info("worker ended")
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

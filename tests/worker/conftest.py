@@ -1,0 +1,219 @@
+"""A gateway's end of the wire for worker tests: it admits streams and reads their logs; workers run beside it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from redis.asyncio import Redis
+
+from headrace_wire import codec, redis_keys
+from headrace_wire.fleet import WorkerInfo, WorkerState
+from headrace_wire.functions import Functions, Reply
+from headrace_wire.ids import new_stream_id
+from headrace_wire.messages import (
+    AnyLogEntry,
+    ChatTurn,
+    Delta,
+    Ended,
+    GenerateRequest,
+    SamplingParams,
+    StructuredOutput,
+)
+from headrace_wire.request_queue import RequestQueue
+from headrace_wire.snapshot import DeploymentConfig
+from headrace_wire.token_log import TokenLog
+from headrace_worker.command import create_engine
+from headrace_worker.config import WorkerConfig
+from headrace_worker.engine_host import EngineFactory
+from headrace_worker.metrics import WorkerMetrics
+from headrace_worker.worker import Worker
+from tests.support.snapshots import publish_snapshot, simulated, snapshot
+
+GATEWAY = "gateway-test"
+WAIT_SECONDS = 30.0
+
+
+class Answer:
+    """A stream's log, read to its end."""
+
+    def __init__(self, entries: Sequence[AnyLogEntry]) -> None:
+        self.entries = entries
+        self.deltas = [entry for entry in entries if isinstance(entry, Delta)]
+        self.text = "".join(delta.text for delta in self.deltas)
+        assert isinstance(entries[-1], Ended)
+        self.end: Ended = entries[-1]
+
+    def check_order(self) -> None:
+        """Every token exactly once, without a gap, one epoch."""
+        position = 0
+        for delta in self.deltas:
+            assert delta.seq == position + delta.tokens
+            position = delta.seq
+        assert self.end.seq == position + 1
+        assert len({entry.epoch for entry in self.entries[1:]}) == 1
+
+
+class Desk:
+    """Admits and reads, as a gateway does."""
+
+    def __init__(self, redis: "Redis") -> None:
+        self.redis = redis
+        self.functions = Functions(redis)
+        self.log = TokenLog(redis, self.functions)
+        self.queue = RequestQueue(redis, self.functions)
+
+    async def admit(
+        self,
+        prompt: str | Sequence[int] | Sequence[ChatTurn] = (1, 2, 3),
+        *,
+        deployment: str = "sim",
+        queue_timeout_seconds: float = 60.0,
+        ttft_timeout_seconds: float = 60.0,
+        inter_token_timeout_seconds: float = 60.0,
+        cache_salt: str = "salt",
+        structured: StructuredOutput | None = None,
+        **sampling: object,
+    ) -> str:
+        """Admit a stream of tenant `t`; the prompt is ids, raw text or a conversation."""
+        stream_id = new_stream_id()
+        ids = [i for i in prompt if isinstance(i, int)] if not isinstance(prompt, str) else []
+        turns = [turn for turn in prompt if isinstance(turn, ChatTurn)] if not isinstance(prompt, str) else []
+        fields: dict[str, object] = {"max_tokens": 8, **sampling}
+        request = GenerateRequest(
+            stream_id,
+            "t",
+            deployment,
+            SamplingParams(structured=structured, **fields),  # type: ignore[arg-type]  # checked by the tests
+            cache_salt,
+            prompt_ids=codec.pack_token_ids(ids),
+            conversation=tuple(turns),
+            raw_prompt=prompt if isinstance(prompt, str) else "",
+            ttft_timeout_seconds=ttft_timeout_seconds,
+            inter_token_timeout_seconds=inter_token_timeout_seconds,
+        )
+        await self.functions.call_many(
+            [
+                self.log.open_call(stream_id, readers=[GATEWAY]),
+                self.queue.admit_call(request, queue_limit=1000, queue_timeout_seconds=queue_timeout_seconds),
+            ]
+        )
+        return stream_id
+
+    async def read_until(
+        self, stream_id: str, found: Callable[[AnyLogEntry], bool], *, seconds: float = WAIT_SECONDS
+    ) -> list[AnyLogEntry]:
+        """Follow a log until an entry is `found`; return everything up to it."""
+        entries: list[AnyLogEntry] = []
+        last = b"0"
+        async with asyncio.timeout(seconds):
+            while not entries or not found(entries[-1]):
+                rows: Reply = await self.redis.xread({redis_keys.log_key(stream_id): last}, count=1, block=1000)
+                for entry_id, fields in _rows(rows):
+                    last = entry_id
+                    entries.append(codec.decode_log_entry(fields[b"d"]))
+        return entries
+
+    async def answer(self, stream_id: str, *, seconds: float = WAIT_SECONDS) -> Answer:
+        """Read a stream to its end."""
+        return Answer(await self.read_until(stream_id, lambda entry: isinstance(entry, Ended), seconds=seconds))
+
+    async def first_token(self, stream_id: str) -> list[AnyLogEntry]:
+        """Read a stream up to its first token."""
+        return await self.read_until(stream_id, lambda entry: isinstance(entry, Delta))
+
+    async def cancel(self, stream_id: str) -> None:
+        """Cancel as its client."""
+        await self.queue.cancel(stream_id, tenant_id="t", reason="client", incarnation=GATEWAY)
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return what the fleet has registered."""
+        rows: Reply = await self.redis.hgetall(redis_keys.workers_key())
+        return [codec.decode(raw, WorkerInfo) for raw in rows.values()]
+
+    async def worker_in(self, state: WorkerState, *, seconds: float = WAIT_SECONDS) -> WorkerInfo:
+        """Wait until a worker has registered as `state`."""
+        return await self.worker_that(lambda info: info.state is state, seconds=seconds)
+
+    async def worker_that(self, found: Callable[[WorkerInfo], bool], *, seconds: float = WAIT_SECONDS) -> WorkerInfo:
+        """Wait until a worker's registration is as wanted, looking with each announcement and each renewal."""
+        async with asyncio.timeout(seconds), self.redis.pubsub() as channel:
+            await channel.subscribe(redis_keys.fleet_channel())
+            while True:
+                for info in await self.workers():
+                    if found(info):
+                        return info
+                await channel.get_message(timeout=0.05)
+
+    async def delivered(self) -> list[AnyLogEntry]:
+        """Return everything that was delivered to this gateway."""
+        rows: Reply = await self.redis.xrange(redis_keys.delivery_key(GATEWAY))
+        payloads = [fields[b"d"] for _, fields in rows if fields[b"d"]]
+        return [entry for payload in payloads for entry in codec.decode_log_entries(payload)]
+
+
+def _rows(rows: Reply) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    if not rows:
+        return []
+    return list(next(iter(rows.values()))[0] if isinstance(rows, dict) else rows[0][1])
+
+
+@pytest.fixture
+async def desk(redis_url: str) -> AsyncIterator[Desk]:
+    """An enlisted gateway on an empty Redis."""
+    redis = Redis.from_url(redis_url)
+    await redis.flushall()
+    desk = Desk(redis)
+    await desk.queue.enlist(GATEWAY, lease_seconds=600, channels=[redis_keys.delivery_key(GATEWAY)])
+    yield desk
+    await redis.aclose()
+
+
+RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
+
+
+@pytest.fixture
+def run_worker(redis_url: str, desk: Desk) -> RunWorker:
+    """Start ready workers in this process, for the length of an `async with`; they are drained at its end."""
+
+    @asynccontextmanager
+    async def run(
+        deployment: DeploymentConfig | None = None,
+        *,
+        create: EngineFactory = create_engine,
+        state: WorkerState = WorkerState.READY,
+        lease_seconds: float = 2.0,
+        drain_seconds: float = 0.5,
+    ) -> AsyncIterator[Worker]:
+        deployment = deployment or simulated("sim")
+        await publish_snapshot(desk.redis, snapshot(1, deployment))
+        config = WorkerConfig(
+            deployment=deployment.name,
+            redis_url=redis_url,
+            lease_seconds=lease_seconds,
+            renew_seconds=lease_seconds / 10,
+            drain_seconds=drain_seconds,
+            restart_seconds=0.05,
+        )
+        worker = Worker(config, create, WorkerMetrics(CollectorRegistry()))
+        task = asyncio.create_task(worker.run())
+        try:
+            await _unless_ended(task, desk.worker_in(state))
+            yield worker
+        finally:
+            worker.stop()
+            async with asyncio.timeout(WAIT_SECONDS):
+                await task
+
+    return run
+
+
+async def _unless_ended(task: "asyncio.Task[None]", wait: Coroutine[Any, Any, object]) -> None:
+    waiting = asyncio.create_task(wait)
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        waiting.cancel()
+        task.result()
+    await waiting
