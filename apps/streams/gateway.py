@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import ConfigReader, ConfigView
-from apps.streams.delivery import Delivery
+from apps.streams.delivery import BLOCK_MS, Delivery
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
 from apps.streams.rendering import Renderers
@@ -34,8 +34,8 @@ class Gateway:
         self.secret = secret_key.encode()
         self.lease_seconds = lease_seconds
         self.redis = Redis.from_url(redis_url, max_connections=64)
-        # A client whose connection is blocked in a read; without a socket timeout of its own.
-        self._blocking_redis = Redis.from_url(redis_url)
+        # Its connection is blocked in a read for up to `BLOCK_MS`; redis-py's own timeout (5 s) would cut that.
+        self._blocking_redis = Redis.from_url(redis_url, socket_timeout=2 * BLOCK_MS / 1000)
         self.functions = Functions(self.redis)
         self.token_log = TokenLog(self.redis, self.functions)
         self.queue = RequestQueue(self.redis, self.functions)
