@@ -69,6 +69,7 @@ class EmbeddedRedis:
             *("--save", ""),
             *("--maxmemory-policy", "noeviction"),
             *("--daemonize", "no"),
+            *("--loglevel", "warning"),
         ]
 
     async def wait_until_loaded(self, *, still_possible: Callable[[], None]) -> None:

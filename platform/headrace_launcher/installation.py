@@ -16,6 +16,11 @@ DRAIN_SECONDS = 5.0
 """How long running streams may go on after Ctrl-C."""
 # One worker on one machine has nobody to gossip with.
 _CELERY_OPTIONS = ("--concurrency=1", "--loglevel=WARNING", "--without-gossip", "--without-mingle")
+# Its line for every periodic task would bury the others, and a demo on a container's root account is no news.
+_CELERY_ENVIRON = {
+    "HEADRACE_LOG_LEVEL": "WARNING",
+    "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges",
+}
 
 STORES, GATEWAYS, WORKERS = 0, 1, 2
 """Tiers of the supervisor; the last ends first."""
@@ -40,7 +45,7 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
     python = sys.executable
     gateway = [python, "-m", "headrace.server", "--host", environment.host, "--port", str(environment.port)]
     gateway += ["--drain-deadline-seconds", str(DRAIN_SECONDS), "--drain-cut-notice-seconds", "1"]
-    celery = [python, "-m", "celery", "--app", "headrace.celery:app"]
+    celery = [python, "-m", "celery", "--quiet", "--app", "headrace.celery:app"]
     schedule = environment.state_dir / "celerybeat.pid"
     schedule.unlink(missing_ok=True)
     return [
@@ -55,14 +60,14 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
         ProcessKind(
             name="celery",
             command=[*celery, "worker", *_CELERY_OPTIONS],
-            environ=django,
+            environ={**_CELERY_ENVIRON, **django},
             tier=WORKERS,
             death_signal=cold,
         ),
         ProcessKind(
             name="beat",
             command=[*celery, "beat", "--loglevel", "WARNING", "--pidfile", str(schedule)],
-            environ=django,
+            environ={**_CELERY_ENVIRON, **django},
             tier=WORKERS,
         ),
     ]
