@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from apps.accounts.models import ApiKey, User
-from apps.tenants.models import Tenant
+from apps.tenants.models import Membership, Tenant
 from headrace_wire.snapshot import ApiKeyConfig
 
 LISTED_AFTER_END = timedelta(days=1)
@@ -24,13 +24,17 @@ def api_key_list(*, tenant: Tenant) -> QuerySet[ApiKey]:
 
 
 def api_key_configs() -> list[ApiKeyConfig]:
-    """Returns the snapshot's section: every key that is valid or ended within a day."""
+    """Returns the snapshot's section: every key that is valid or ended within a day.
+
+    A member's key counts as revoked while the member is switched off or no longer in the tenant.
+    """
     since = timezone.now() - LISTED_AFTER_END
     through = ApiKey.allowed_deployments.through
+    place = Membership.all_tenants.filter(tenant=OuterRef("tenant"), user=OuterRef("user"), user__is_active=True)
     keys = (
         ApiKey.all_tenants.filter(Q(revoked_at__isnull=True) | Q(revoked_at__gt=since))
         .filter(Q(expires_at__isnull=True) | Q(expires_at__gt=since))
-        .select_related("user")
+        .annotate(is_owned=Q(user__isnull=True) | Exists(place))
         .order_by("pk")
     )
     allowed: dict[object, set[str]] = {}
@@ -46,7 +50,7 @@ def api_key_configs() -> list[ApiKeyConfig]:
             scopes=frozenset(key.scopes),
             deployment_ids=frozenset(allowed.get(key.id, ())) if key.is_restricted else None,
             expires_at=key.expires_at.timestamp() if key.expires_at else None,
-            revoked=key.revoked_at is not None or not (key.user is None or key.user.is_active),
+            revoked=key.revoked_at is not None or not key.is_owned,
         )
         for key in keys
     ]

@@ -15,7 +15,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=3_600_000)]
-Revision = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Revision = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 
 
 class VllmArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -13,7 +13,7 @@ _UNTOLD = frozenset({"id", "created_at", "updated_at", "password", "secret_sha25
 
 def row_lock(row: models.Model) -> models.Model | None:
     """Returns the stored form of `row`, locked until the transaction ends, or None where it is not stored yet."""
-    return type(row)._base_manager.select_for_update().filter(pk=row.pk).first()
+    return type(row)._base_manager.select_for_update().filter(pk=row.pk).order_by("pk").first()
 
 
 def row_changes(before: models.Model | None, after: models.Model) -> Changes:
