@@ -1,14 +1,22 @@
-// Text of an answer while it is being written. What is there is never touched again: a delta costs the same at the
-// first token and at the ten-thousandth. It knows paragraphs, headings and fenced code; the stored answer, rendered on
-// the server, takes its place at the end.
+// Text of an answer while it is being written. Only the last block is touched, and only at its end: a delta costs the
+// same at the first token and at the ten-thousandth. A block gets its inline marks once, when it is complete. It knows
+// paragraphs, headings, list items and fenced code; the stored answer, rendered by the server, takes its place at the end.
+
+import { formatInline } from "./inline_marks.js";
 
 const NODE_LENGTH = 2_000; // a text node this long is followed by another, since appending copies it
+
+const MAY_BECOME_MARK = /^( {0,3}`{0,2}|#{1,6}| {0,8}([-*+]|\d{1,3}[.)]?))$/;
+const MAY_BECOME_FENCE = /^ {0,3}`{0,2}$/;
+const FENCE = /^ {0,3}```/;
+const HEADING = /^#{1,6} /;
+const ITEM = /^( {0,8})([-*+]|\d{1,3}[.)]) /;
 
 export class LiveText {
   #block = null;
   #node = null;
-  #kind = "prose"; // "prose", "heading", "code", or "fence": the rest of a fence's line, which is not shown
-  #held = ""; // the start of a line, as long as it may become a fence or a heading
+  #kind = "prose"; // "prose", "heading", "item", "code", or "fence": the rest of a fence's line, which is not shown
+  #held = ""; // the start of a line, as long as it may become a mark
   #isLineStart = true;
 
   constructor(container) {
@@ -21,7 +29,8 @@ export class LiveText {
     while (rest) {
       const newline = rest.indexOf("\n");
       const line = newline < 0 ? rest : rest.slice(0, newline);
-      if (this.#isLineStart && newline < 0 && this.#mayBecomeMark(line)) {
+      const mayBecome = this.#kind === "code" ? MAY_BECOME_FENCE : MAY_BECOME_MARK;
+      if (this.#isLineStart && newline < 0 && mayBecome.test(line)) {
         this.#held = line;
         return;
       }
@@ -35,10 +44,7 @@ export class LiveText {
   finish() {
     if (this.#held) this.#write(this.#held);
     this.#held = "";
-  }
-
-  #mayBecomeMark(line) {
-    return this.#kind === "code" ? /^ {0,3}`{0,2}$/.test(line) : /^( {0,3}`{0,2}|#{1,6})$/.test(line);
+    this.#closeBlock();
   }
 
   #take(line, isComplete) {
@@ -50,39 +56,46 @@ export class LiveText {
       this.#closeBlock();
     } else {
       this.#write(line);
-      if (isComplete && this.#kind === "heading") this.#closeBlock();
+      if (isComplete && (this.#kind === "heading" || this.#kind === "item")) this.#closeBlock();
       else if (isComplete && this.#block) this.#write("\n");
     }
   }
 
+  /** Opens the block that a line's mark asks for; returns what of the line is to be shown. */
   #startLine(line) {
-    const isFence = /^ {0,3}```/.test(line);
     if (this.#kind === "code") {
-      if (!isFence) return line;
+      if (!FENCE.test(line)) return line;
       this.#closeBlock();
       return line.replace(/^ {0,3}`+/, "");
     }
-    if (isFence) {
+    if (FENCE.test(line)) {
       this.#closeBlock();
       this.#kind = "fence";
       return "";
     }
-    const heading = /^#{1,6} /.exec(line);
-    if (!heading) return line;
-    this.#openBlock("heading");
-    return line.slice(heading[0].length);
+    const heading = HEADING.exec(line);
+    if (heading) {
+      this.#openBlock("heading");
+      return line.slice(heading[0].length);
+    }
+    const item = ITEM.exec(line);
+    if (!item) return line;
+    this.#openBlock("item");
+    if (item[1].length >= 2) this.#block.classList.add("nested");
+    return `${/\d/.test(item[2]) ? item[2] : "•"} ${line.slice(item[0].length)}`;
   }
 
   #openBlock(kind) {
+    this.#closeBlock();
     this.#kind = kind;
     const element = document.createElement(kind === "code" ? "pre" : "p");
-    if (kind === "heading") element.className = "heading";
+    if (kind === "heading" || kind === "item") element.className = kind;
     this.#block = kind === "code" ? element.appendChild(document.createElement("code")) : element;
-    this.#node = null;
     this.container.append(element);
   }
 
   #closeBlock() {
+    if (this.#block && this.#kind !== "code") formatInline(this.#block);
     this.#block = this.#node = null;
     this.#kind = "prose";
   }
