@@ -1,7 +1,8 @@
 """`POST /v1/chat/completions`, plain and streamed."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 import structlog
 
@@ -14,6 +15,7 @@ from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.services import StartedStream, stream_cancel, stream_start
 from headrace_wire.api_key import ApiKeyScope
+from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.errors import HeadraceError, StreamCancelledError
 from headrace_wire.messages import Ended, StreamState
 
@@ -124,19 +126,17 @@ def _failure(ended: Ended) -> HeadraceError | None:
     return None
 
 
-async def _until_disconnect(exchange: Exchange, pump: Awaitable[None]) -> None:
+async def _until_disconnect(exchange: Exchange, pump: Coroutine[Any, Any, None]) -> None:
     """Run the pump; stop it when the client leaves."""
-    serving = asyncio.ensure_future(pump)
-    leaving = asyncio.ensure_future(_disconnected(exchange))
+    serving = asyncio.create_task(pump)
+    leaving = asyncio.create_task(_disconnected(exchange))
     try:
         await asyncio.wait({serving, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             raise ClientDisconnectedError
         serving.result()
     finally:
-        for task in (serving, leaving):
-            task.cancel()
-        await asyncio.gather(serving, leaving, return_exceptions=True)
+        await cancel_and_wait(serving, leaving)
 
 
 async def _disconnected(exchange: Exchange) -> None:

@@ -25,6 +25,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.runtime import current_gateway
 from apps.streams.services import stream_cancel
 from headrace_wire.api_key import ApiKeyScope
+from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.errors import (
     HeadraceError,
     InvalidApiKeyError,
@@ -70,9 +71,8 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002
         """Stop the pumps; their streams go on or end as the tenant's policy says."""
         pumps = dict(self._pumps)
-        for task in pumps.values():
-            task.cancel()
-        await asyncio.gather(*pumps.values(), *self._cancels, return_exceptions=True)
+        await cancel_and_wait(*pumps.values())
+        await asyncio.gather(*self._cancels, return_exceptions=True)
         for pump in pumps:
             if pump.started_here and not pump.ended and pump.stream_id is not None:
                 await self._detach(pump.stream_id)

@@ -4,17 +4,18 @@ import asyncio
 from contextlib import suppress
 
 import structlog
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import ConfigReader, ConfigView
-from apps.streams.delivery import BLOCK_MS, Delivery
+from apps.streams.delivery import Delivery
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
 from apps.streams.rendering import Renderers
 from headrace_wire import redis_keys
+from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.functions import Functions
 from headrace_wire.ids import new_incarnation
+from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import LeaseLostError, RequestQueue
 from headrace_wire.token_log import TokenLog
 
@@ -33,9 +34,8 @@ class Gateway:
     def __init__(self, *, redis_url: str, secret_key: str, lease_seconds: float = 5.0) -> None:
         self.secret = secret_key.encode()
         self.lease_seconds = lease_seconds
-        self.redis = Redis.from_url(redis_url, max_connections=64)
-        # Its connection is blocked in a read for up to `BLOCK_MS`; redis-py's own timeout (5 s) would cut that.
-        self._blocking_redis = Redis.from_url(redis_url, socket_timeout=2 * BLOCK_MS / 1000)
+        self.redis = connect(redis_url)
+        self._blocking_redis = connect(redis_url)
         self.functions = Functions(self.redis)
         self.token_log = TokenLog(self.redis, self.functions)
         self.queue = RequestQueue(self.redis, self.functions)
@@ -82,9 +82,7 @@ class Gateway:
     async def stop(self) -> None:
         """End all tasks and connections. Streams go on in their workers; other gateways can resume them."""
         tasks = [*self._tasks, *([self._delivery_task] if self._delivery_task else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
         self._tasks, self._delivery_task = [], None
         with suppress(RedisError):
             await self.redis.zadd(redis_keys.incarnations_key(), {self.incarnation: 1}, xx=True)
@@ -116,8 +114,7 @@ class Gateway:
     async def _start_anew(self) -> None:
         log.warning("gateway_lease_lost", incarnation=self.incarnation)
         if self._delivery_task is not None:
-            self._delivery_task.cancel()
-            await asyncio.gather(self._delivery_task, return_exceptions=True)
+            await cancel_and_wait(self._delivery_task)
         self._new_incarnation()
         await self._enlist()
         for stream_id in self.delivery.stream_ids():

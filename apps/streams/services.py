@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import structlog
 from msgspec import Struct
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
@@ -202,7 +203,11 @@ async def _admit(gateway: Gateway, deployment: DeploymentConfig, request: Genera
         ),
     ]
     try:
-        _, reply = await gateway.functions.call_many(calls)
+        try:
+            _, reply = await gateway.functions.call_many(calls)
+        except RedisConnectionError:
+            # A pooled connection that Redis had closed, or a lost answer: both calls may be repeated.
+            _, reply = await gateway.functions.call_many(calls)
         verdict, position = gateway.queue.parse_verdict(reply)
         if verdict is Verdict.FULL:
             await gateway.token_log.discard(request.stream_id)

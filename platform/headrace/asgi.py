@@ -14,11 +14,14 @@ from django.core.asgi import get_asgi_application  # noqa: E402  # settings firs
 django_application = get_asgi_application()
 
 from channels.routing import URLRouter  # noqa: E402  # the registry of apps first
+from django.conf import settings  # noqa: E402
 
 from apps.api.asgi import application as api_application  # noqa: E402
+from apps.ops.health import HEALTH_PATHS, HealthApplication  # noqa: E402
 from apps.streams.runtime import running_gateway, start_gateway, stop_gateway  # noqa: E402
 from headrace.routing import websocket_routes  # noqa: E402
 from headrace.server.state import STATE_KEY, ServerState  # noqa: E402
+from headrace_wire.cancellation import cancel_and_wait  # noqa: E402
 from headrace_wire.errors import DependencyUnavailableError  # noqa: E402
 
 log = structlog.get_logger(__name__)
@@ -28,16 +31,33 @@ START_RETRY_SECONDS = 0.5
 _websockets = URLRouter(websocket_routes)
 
 
+def _not_ready() -> list[str]:
+    gateway = running_gateway()
+    if gateway is None:
+        return ["waiting for Redis"]
+    if gateway.draining:
+        return ["draining"]
+    return [] if gateway.is_ready else ["waiting for the configuration"]
+
+
+_health = HealthApplication(not_ready=_not_ready, metrics_token=settings.HEADRACE_METRICS_TOKEN)
+
+
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's own types
     """Route one connection."""
     kind = scope["type"]
     if kind == "http":
-        is_api = scope["path"].startswith("/v1/")
-        await (api_application if is_api else django_application)(scope, receive, send)
+        await _http_application(scope["path"])(scope, receive, send)
     elif kind == "websocket":
         await _serve_websocket(scope, receive, send)
     elif kind == "lifespan":
         await _live(scope, receive, send)
+
+
+def _http_application(path: str) -> Any:  # noqa: ANN401
+    if path.startswith("/v1/"):
+        return api_application
+    return _health if path in HEALTH_PATHS else django_application
 
 
 async def _serve_websocket(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401
@@ -57,9 +77,7 @@ async def _live(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa
         tasks.append(asyncio.create_task(_follow_drain(server)))
     await send({"type": "lifespan.startup.complete"})
     await receive()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel_and_wait(*tasks)
     await stop_gateway()
     await send({"type": "lifespan.shutdown.complete"})
 

@@ -1,0 +1,37 @@
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from apps.streams.gateway import Gateway
+from headrace_wire import redis_keys
+from headrace_wire.messages import GenerateRequest, SamplingParams
+from tests.support.snapshots import publish_snapshot
+
+WORKER = "worker-test"
+
+
+@pytest.fixture
+async def gateway(redis_url: str) -> AsyncIterator[Gateway]:
+    """A started gateway on an empty Redis with the test snapshot, and an enlisted worker that only exists by name."""
+    async with Redis.from_url(redis_url) as redis:
+        await redis.flushall()
+        await publish_snapshot(redis)
+    gateway = Gateway(redis_url=redis_url, secret_key="test")
+    await gateway.start()
+    await gateway.queue.enlist(WORKER, lease_seconds=60, channels=[redis_keys.control_key(WORKER)])
+    yield gateway
+    await gateway.stop()
+
+
+async def admit(gateway: Gateway, stream_id: str, *, deployment: str = "sim") -> None:
+    """Open the log and admit a request, past rendering."""
+    request = GenerateRequest(
+        stream_id, "a" * 32, deployment, SamplingParams(max_tokens=8), "salt", prompt_ids=b"\1\0\0\0"
+    )
+    await gateway.functions.call_many(
+        [
+            gateway.token_log.open_call(stream_id, readers=[gateway.incarnation]),
+            gateway.queue.admit_call(request, queue_limit=10, queue_timeout_seconds=60),
+        ]
+    )

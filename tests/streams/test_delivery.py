@@ -1,0 +1,159 @@
+"""A subscription gives each token position exactly once, whatever delivery does."""
+
+import asyncio
+
+import pytest
+
+from apps.streams.delivery import QUEUE_LIMIT, Subscription
+from apps.streams.gateway import Gateway
+from headrace_wire import redis_keys
+from headrace_wire.errors import StreamGoneError
+from headrace_wire.ids import new_stream_id
+from headrace_wire.messages import AnyLogEntry, Delta, Ended, FinishReason, Started, StreamState, Timings, Usage
+from headrace_wire.token_log import Append
+
+EPOCH = 10
+
+
+def end(stream_id: str, seq: int, epoch: int = EPOCH) -> Ended:
+    return Ended(stream_id, epoch, seq, StreamState.FINISHED, FinishReason.STOP, None, Usage(), Timings())
+
+
+async def opened(gateway: Gateway) -> str:
+    stream_id = new_stream_id()
+    await gateway.functions.call_many([gateway.token_log.open_call(stream_id, readers=[gateway.incarnation])])
+    return stream_id
+
+
+async def append(gateway: Gateway, *entries: AnyLogEntry) -> None:
+    await gateway.token_log.append([Append(entry) for entry in entries])
+    await gateway.token_log.publish([entry for entry in entries if isinstance(entry, Ended)])
+
+
+async def read_all(subscription: Subscription) -> tuple[str, list[int]]:
+    """Read to the end; return the text and the seq of every delta."""
+    text, seqs = "", []
+    while True:
+        for entry in await asyncio.wait_for(subscription.next(), 10):
+            if isinstance(entry, Delta):
+                text += entry.text
+                seqs.append(entry.seq)
+            if isinstance(entry, Ended):
+                return text, seqs
+
+
+async def test_live_entries_arrive_in_order(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    reading = asyncio.create_task(read_all(subscription))
+    await append(gateway, Started(stream_id, EPOCH, 0, "w", 1))
+    for seq in range(1, 20):
+        await append(gateway, Delta(stream_id, EPOCH, seq, 1, str(seq)))
+    await append(gateway, end(stream_id, 20))
+    assert await reading == ("".join(map(str, range(1, 20))), list(range(1, 20)))
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 9])
+async def test_resume_continues_after_the_cursor(gateway: Gateway, after: int) -> None:
+    stream_id = await opened(gateway)
+    await append(gateway, *[Delta(stream_id, EPOCH, seq, 1, str(seq)) for seq in range(1, 10)], end(stream_id, 10))
+    subscription = gateway.delivery.subscribe(stream_id, after=after, read_log=True)
+    _, seqs = await read_all(subscription)
+    assert seqs == list(range(after + 1, 10))
+
+
+async def test_resume_races_live_appends_without_loss_or_double(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+
+    async def write() -> None:
+        for seq in range(1, 300):
+            await append(gateway, Delta(stream_id, EPOCH, seq, 1, f"{seq} "))
+        await append(gateway, end(stream_id, 300))
+
+    async def join(delay_reads: int) -> list[int]:
+        for _ in range(delay_reads):
+            await gateway.redis.ping()
+        assert await gateway.token_log.attach(stream_id, gateway.incarnation)
+        subscription = gateway.delivery.subscribe(stream_id, read_log=True)
+        _, seqs = await read_all(subscription)
+        subscription.close()
+        return seqs
+
+    _, *joined = await asyncio.gather(write(), *[join(n * 20) for n in range(8)])
+    assert all(seqs == list(range(1, 300)) for seqs in joined)
+
+
+async def test_a_gap_is_read_from_the_log(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    deltas = [Delta(stream_id, EPOCH, seq, 1, str(seq)) for seq in range(1, 5)]
+    await gateway.token_log.append([Append(d) for d in deltas])
+    subscription.push(deltas[0])
+    subscription.push(deltas[3])
+    seen = [entry.seq for entry in [*await subscription.next(), *await subscription.next()]]
+    assert seen == [1, 2, 3, 4]
+
+
+async def test_a_lost_end_is_found_when_delivery_is_not_trusted(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    await gateway.token_log.append([Append(Delta(stream_id, EPOCH, 1, 1, "x")), Append(end(stream_id, 2))])
+    # The terminal entry is never published, as if its delivery had been trimmed.
+    reading = asyncio.create_task(read_all(subscription))
+    gateway.delivery.distrust_all()
+    assert await reading == ("x", [1])
+
+
+async def test_a_trimmed_delivery_stream_is_noticed(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    await append(gateway, Delta(stream_id, EPOCH, 1, 1, "a"))
+    assert [e.seq for e in await asyncio.wait_for(subscription.next(), 5)] == [1]
+    # Skip ids, as trimming past the reader would: nothing about stream `stream_id` is in what is left.
+    key = redis_keys.delivery_key(gateway.incarnation)
+    await gateway.token_log.append([Append(end(stream_id, 2))])
+    await gateway.redis.xadd(key, {"d": b""}, id="1-900")
+    (entry,) = await asyncio.wait_for(subscription.next(), 5)
+    assert isinstance(entry, Ended)
+
+
+async def test_a_full_queue_drops_to_the_log(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    count = QUEUE_LIMIT * 2
+    for start in range(1, count + 1, 256):
+        await append(gateway, *[Delta(stream_id, EPOCH, s, 1, "x") for s in range(start, min(start + 256, count + 1))])
+    await append(gateway, end(stream_id, count + 1))
+    _, seqs = await read_all(subscription)
+    assert seqs == list(range(1, count + 1))
+
+
+async def test_a_new_owner_is_announced_once_and_repeats_nothing(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    await append(gateway, Started(stream_id, 10, 0, "w1", 1), Delta(stream_id, 10, 2, 2, "ab"))
+    await append(gateway, Started(stream_id, 20, 2, "w2", 2), Delta(stream_id, 20, 3, 1, "c"), end(stream_id, 4, 20))
+    entries: list[AnyLogEntry] = []
+    while not entries or not isinstance(entries[-1], Ended):
+        entries += await asyncio.wait_for(subscription.next(), 5)
+    assert [(type(e).__name__, e.seq) for e in entries] == [
+        ("Started", 0), ("Delta", 2), ("Started", 2), ("Delta", 3), ("Ended", 4),
+    ]  # fmt: skip
+
+
+async def test_an_expired_log_is_gone_never_an_end(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    await gateway.redis.delete(redis_keys.log_key(stream_id))
+    subscription = gateway.delivery.subscribe(stream_id, read_log=True)
+    with pytest.raises(StreamGoneError):
+        await subscription.next()
+
+
+async def test_a_closed_subscription_leaves_nothing_behind(gateway: Gateway) -> None:
+    first, second = gateway.delivery.subscribe("strm-x"), gateway.delivery.subscribe("strm-x")
+    first.close()
+    first.close()
+    assert gateway.delivery.stream_ids() == ["strm-x"]
+    second.close()
+    assert gateway.delivery.stream_ids() == []
+    assert len(gateway.delivery) == 0

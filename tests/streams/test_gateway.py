@@ -1,0 +1,182 @@
+"""What a gateway does for streams that lost their owner, and when it loses its own lease."""
+
+import asyncio
+
+import pytest
+
+from apps.streams.config_view import Caller
+from apps.streams.follower import Follower
+from apps.streams.gateway import Gateway
+from apps.streams.services import cache_salt, stream_attach, stream_cancel, stream_start
+from headrace_wire import redis_keys
+from headrace_wire.errors import (
+    DrainingError,
+    ModelNotFoundError,
+    ServerOverloadedError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
+from headrace_wire.ids import new_stream_id
+from headrace_wire.messages import ChatTurn, Delta, Ended, FinishReason, SamplingParams, StreamState
+from headrace_wire.request_queue import CancelOutcome
+from headrace_wire.token_log import Append
+from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, publish_snapshot, simulated, snapshot
+
+from .conftest import WORKER, admit
+
+TURNS = [ChatTurn("user", "hello")]
+
+
+def caller(gateway: Gateway) -> Caller:
+    return gateway.config.authenticate(KEY_A.reveal())
+
+
+async def end_of(gateway: Gateway, stream_id: str) -> Ended:
+    """Follow a stream to its end."""
+    subscription = gateway.delivery.subscribe(stream_id, read_log=True)
+    try:
+        while True:
+            for entry in await asyncio.wait_for(subscription.next(), 10):
+                if isinstance(entry, Ended):
+                    return entry
+    finally:
+        subscription.close()
+
+
+async def test_streams_of_a_dead_worker_fail_explicitly_with_their_usage(gateway: Gateway) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id)
+    (claimed,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
+    await gateway.token_log.append([Append(Delta(stream_id, claimed.epoch, 3, 3, "abc"), token_ids=[1, 2, 3])])
+    await gateway.redis.zadd(redis_keys.incarnations_key(), {WORKER: 1})
+    ended = await end_of(gateway, stream_id)
+    assert ended.state is StreamState.FAILED
+    assert ended.error is not None
+    assert ended.error.code == "engine_error"
+    assert ended.usage.prompt_tokens == 1
+    assert ended.usage.completion_tokens == 3
+    assert ended.seq == 4
+    record = await gateway.queue.record(stream_id)
+    assert record is not None
+    assert record.state is StreamState.FAILED
+
+
+async def test_cancel_in_the_queue_ends_the_stream(gateway: Gateway) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id)
+    outcome = await stream_cancel(gateway=gateway, tenant_id=TENANT_A, stream_id=stream_id, reason="client")
+    assert outcome is CancelOutcome.QUEUED
+    ended = await end_of(gateway, stream_id)
+    assert (ended.state, ended.finish_reason) == (StreamState.CANCELLED, FinishReason.ABORT)
+    again = await stream_cancel(gateway=gateway, tenant_id=TENANT_A, stream_id=stream_id, reason="client")
+    assert again is CancelOutcome.ENDED
+
+
+async def test_a_stream_that_nobody_takes_ends_at_its_deadline(gateway: Gateway) -> None:
+    deployment = gateway.config.deployment(caller(gateway), "nobody")
+    started = await stream_start(
+        gateway=gateway,
+        caller=caller(gateway),
+        deployment=deployment,
+        conversation=TURNS,
+        sampling=SamplingParams(max_tokens=4),
+    )
+    follower = Follower(gateway, started.subscription, tenant_id=TENANT_A, queue_deadline_seconds=0.05)
+    entries = await follower.next()
+    while not entries:
+        entries = await asyncio.wait_for(follower.next(), 10)
+    ended = entries[-1]
+    assert isinstance(ended, Ended)
+    assert ended.error is not None
+    assert ended.error.code == "server_overloaded"
+    started.subscription.close()
+
+
+async def test_a_full_queue_refuses_and_leaves_no_log(gateway: Gateway) -> None:
+    await publish_snapshot(gateway.redis, snapshot(2, simulated("tight", queue_limit=1)))
+    await gateway.config_reader.refresh()
+    deployment = gateway.config.deployment(caller(gateway), "tight")
+
+    async def start() -> None:
+        started = await stream_start(
+            gateway=gateway,
+            caller=caller(gateway),
+            deployment=deployment,
+            conversation=TURNS,
+            sampling=SamplingParams(max_tokens=4),
+        )
+        started.subscription.close()
+
+    await start()
+    with pytest.raises(ServerOverloadedError):
+        await start()
+    assert len(await gateway.redis.keys("{hr0}:log:*")) == 1
+    assert gateway.delivery.stream_ids() == []
+
+
+async def test_another_tenant_finds_nothing(gateway: Gateway) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id)
+    other = gateway.config.authenticate(KEY_B.reveal())
+    with pytest.raises(StreamNotFoundError) as foreign:
+        await stream_attach(gateway=gateway, caller=other, stream_id=stream_id, after=0)
+    with pytest.raises(StreamNotFoundError) as unknown:
+        await stream_attach(gateway=gateway, caller=other, stream_id=new_stream_id(), after=0)
+    assert foreign.value.code == unknown.value.code
+    with pytest.raises(StreamNotFoundError):
+        await stream_cancel(gateway=gateway, tenant_id=other.tenant.id, stream_id=stream_id, reason="client")
+    with pytest.raises(ModelNotFoundError):
+        gateway.config.deployment(caller(gateway), "only-b")
+    assert gateway.config.deployment(other, "only-b").name == "only-b"
+
+
+async def test_an_expired_log_is_told_from_an_unknown_stream(gateway: Gateway) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id)
+    await gateway.redis.delete(redis_keys.log_key(stream_id))
+    with pytest.raises(StreamGoneError):
+        await stream_attach(gateway=gateway, caller=caller(gateway), stream_id=stream_id, after=0)
+
+
+async def test_a_lost_lease_gives_a_new_name_and_loses_no_reader(gateway: Gateway) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id)
+    subscription = gateway.delivery.subscribe(stream_id)
+    old = gateway.incarnation
+    await gateway.redis.zadd(redis_keys.incarnations_key(), {old: 1})
+    await gateway.redis.delete(redis_keys.delivery_key(old))
+    (claimed,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
+    reading = asyncio.create_task(subscription.next())
+    await gateway._renew()
+    assert gateway.incarnation != old
+    await gateway.token_log.append([Append(Delta(stream_id, claimed.epoch, 1, 1, "x"))])
+    assert [e.seq for e in await asyncio.wait_for(reading, 10)] == [1]
+    subscription.close()
+
+
+async def test_a_new_configuration_acts_within_a_second(gateway: Gateway) -> None:
+    await publish_snapshot(gateway.redis, snapshot(7, simulated("new")))
+    async with asyncio.timeout(2):
+        while gateway.config.version != 7:
+            await gateway.redis.ping()
+    assert [d.name for d in gateway.config.deployments(caller(gateway))] == ["new"]
+
+
+async def test_a_draining_gateway_takes_no_stream(gateway: Gateway) -> None:
+    gateway.draining = True
+    deployment = gateway.config.deployment(caller(gateway), "sim")
+    with pytest.raises(DrainingError):
+        await stream_start(
+            gateway=gateway,
+            caller=caller(gateway),
+            deployment=deployment,
+            conversation=TURNS,
+            sampling=SamplingParams(max_tokens=4),
+        )
+    assert not gateway.is_ready
+
+
+def test_cache_salt_separates_tenants_and_needs_the_secret() -> None:
+    salts = {cache_salt(secret, tenant) for secret in (b"1", b"2") for tenant in ("a", "b")}
+    assert len(salts) == 4
+    assert cache_salt(b"1", "a") in salts
