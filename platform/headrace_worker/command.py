@@ -14,6 +14,7 @@ from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from headrace_worker.config import InvalidEnvironmentError, WorkerConfig
 from headrace_worker.engine import Engine
 from headrace_worker.engine_host import EngineFactory
+from headrace_worker.process_guard import guard_spawned_children
 from headrace_worker.simulated_engine import SimulatedEngine
 from headrace_worker.worker import Worker
 
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"headrace_worker: {error}\n")
         return 2
     _set_up_logging(config.log_level)
+    guard_spawned_children()
 
     def create(deployment: DeploymentConfig) -> Engine:
         return create_engine(_overridden(deployment, options.engine, options.model))

@@ -1,6 +1,7 @@
 """No engine outlives its worker: the kernel ends the child when the worker dies, however it dies."""
 
 import ctypes
+import importlib.util
 import os
 import signal
 import sys
@@ -19,3 +20,12 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if parent_pid is not None and os.getppid() != parent_pid:
         os._exit(1)
+
+
+def guard_spawned_children() -> None:
+    """Have every child that multiprocessing spawns import `engine_core.child` before anything else.
+
+    multiprocessing imports the parent's main module first in a child, except where that is a package's `__main__`. The
+    spec of the main module is what names it; a child that reads it there is guarded from its first moment.
+    """
+    sys.modules["__main__"].__spec__ = importlib.util.find_spec("headrace_worker.engine_core.child")

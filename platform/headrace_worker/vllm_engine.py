@@ -1,1 +1,318 @@
-"""vLLM behind the `Engine` protocol; the only module that imports it."""
+"""vLLM behind the `Engine` protocol; with its `engine_core` plug-ins, the only module that imports it."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import multiprocessing
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tokenizers import Tokenizer
+
+from headrace_wire.messages import ChatTurn, FinishReason
+from headrace_wire.snapshot import DeploymentConfig
+from headrace_worker.config import prepare_vllm_environment
+from headrace_worker.engine import (
+    EngineDeadError,
+    EngineInfo,
+    EngineOutput,
+    EngineRefusedError,
+    EngineRequest,
+    EngineStats,
+    RequestRefusedError,
+)
+from headrace_worker.registration import model_assets
+from headrace_worker.vllm_arguments import engine_arguments, sampling_arguments, structured_arguments
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+ANSWER_SECONDS = 60.0
+"""How long EngineCore may take to answer between two steps: one prefill step of a large model on a slow machine."""
+
+ABORT_SECONDS = 1.0
+"""How long an abort waits for EngineCore's word; a longer step ends in its own time."""
+
+_FINISH_REASONS = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.ABORT,
+    "error": FinishReason.ERROR,
+    "repetition": FinishReason.STOP,
+}
+
+
+class VllmEngine:
+    """Implements `Engine` with `AsyncLLM`.
+
+    Everything that blocks (imports, the start, the shutdown) runs in one thread of its own, which lives as long as the
+    engine: EngineCore's parent-death signal follows the thread that started it.
+    """
+
+    def __init__(self, deployment: DeploymentConfig) -> None:
+        self._deployment = deployment
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
+        self._llm: Any = None
+        self._info: EngineInfo | None = None
+        self._live: set[str] = set()
+        self._ready: list[EngineOutput] = []
+        self._wake = asyncio.Event()
+        self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._is_stopping = False
+
+    # ---- life
+
+    async def start(self) -> EngineInfo:
+        """Import vLLM, start EngineCore and load the model."""
+        with tempfile.TemporaryDirectory(prefix="headrace-engine-") as folder:
+            report = Path(folder) / "error.json"
+            prepare_vllm_environment(error_file=report)
+            self._llm = await self._in_thread(lambda: self._build(report))
+        self._info = await self._in_thread(self._describe)
+        self._llm._run_output_handler()  # noqa: SLF001  started by the first request otherwise: too late to see it die
+        self._llm.output_handler.add_done_callback(lambda _: self._died("the engine process has ended"))
+        return self._info
+
+    async def shutdown(self) -> None:
+        """End EngineCore, also one that is still starting."""
+        self._is_stopping = True
+        self._died("the engine was shut down")
+        if self._llm is None:
+            for child in multiprocessing.active_children():
+                child.kill()  # the start that waits for it fails, and the thread becomes free
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._shut_down)
+        self._thread.shutdown(wait=False)
+
+    def _shut_down(self) -> None:
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            with contextlib.suppress(Exception):
+                llm.shutdown()
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+
+    def _build(self, report: Path) -> Any:  # noqa: ANN401  vLLM is untyped
+        config = self._config()
+        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+
+        scheduler = "HeadraceAsyncScheduler" if config.scheduler_config.async_scheduling else "HeadraceScheduler"
+        config.scheduler_config.scheduler_cls = f"headrace_worker.engine_core.scheduler.{scheduler}"
+        if self._is_stopping:
+            raise EngineDeadError("the engine was shut down")
+        try:
+            return AsyncLLM.from_vllm_config(config)
+        except Exception as error:
+            raise _start_failure(report, error) from error
+
+    def _config(self) -> Any:  # noqa: ANN401  vLLM is untyped
+        from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
+        from vllm.platforms import current_platform  # noqa: PLC0415
+
+        arguments = engine_arguments(self._deployment, on_cpu=current_platform.is_cpu())
+        try:
+            return AsyncEngineArgs(**arguments).create_engine_config()
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise EngineRefusedError(_message(error)) from error
+        except Exception as error:  # a download that failed, a full disk: may pass
+            raise EngineDeadError(_message(error)) from error
+
+    def _describe(self) -> EngineInfo:
+        model = self._llm.model_config
+        hf_tokenizer = self._llm.get_tokenizer()
+        backend = getattr(hf_tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise EngineRefusedError(f"{self._deployment.model} has no fast tokenizer (tokenizer.json).")
+        tokenizer_json: str = backend.to_str()
+        renderer = _VllmRenderer(self._llm)
+        template = hf_tokenizer.get_chat_template() if hf_tokenizer.chat_template else ""
+        special = {name: text for name, text in hf_tokenizer.special_tokens_map.items() if isinstance(text, str)}
+        import vllm  # noqa: PLC0415
+
+        assets = model_assets(
+            identity=[
+                "vllm",
+                vllm.__version__,
+                model.model,
+                str(model.revision),
+                str(model.dtype),
+                model.quantization or "",
+            ],
+            tokenizer_json=tokenizer_json.encode(),
+            chat_template=template,
+            special_tokens=special,
+            renderer=renderer,
+            max_model_len=model.max_model_len,
+        )
+        # Our own copy decodes: the renderer's may be locked by a thread that renders.
+        return EngineInfo(
+            self._deployment.model,
+            assets,
+            Tokenizer.from_str(tokenizer_json),
+            renderer,
+            model.max_model_len,
+            self._llm.vllm_config.scheduler_config.max_num_seqs,
+        )
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _died(self, reason: str) -> None:
+        if not self._death.done():
+            self._death.set_result(reason)
+            self._wake.set()
+
+    def _check_alive(self) -> None:
+        if self._death.done():
+            raise EngineDeadError(self._death.result())
+
+    # ---- requests
+
+    async def submit(self, request: EngineRequest) -> None:
+        """Validate and queue a request."""
+        self._check_alive()
+        from vllm import SamplingParams  # noqa: PLC0415
+        from vllm.exceptions import VLLMClientError  # noqa: PLC0415
+        from vllm.inputs import tokens_input  # noqa: PLC0415
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
+        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError  # noqa: PLC0415
+
+        request_id, prompt_ids = request.request_id, list(request.prompt_ids)
+        try:
+            arguments = sampling_arguments(request.sampling)
+            if request.sampling.structured is not None:
+                structured = structured_arguments(request.sampling.structured)
+                arguments["structured_outputs"] = StructuredOutputsParams(**structured)
+            params = SamplingParams(**arguments, output_kind=RequestOutputKind.DELTA)
+            prompt = tokens_input(prompt_ids, cache_salt=request.cache_salt or None)
+            collector = await self._llm.add_request(request_id, prompt, params)
+        except (VLLMClientError, ValueError, TypeError) as error:
+            too_long = self._info is not None and len(prompt_ids) >= self._info.max_model_len
+            code = "context_length_exceeded" if too_long else "invalid_request_error"
+            raise RequestRefusedError(code, _message(error)) from error
+        except VllmDeadError as error:
+            self._died("the engine process has ended")
+            raise EngineDeadError(str(error)) from error
+        self._collect(request_id, collector)
+
+    def _collect(self, request_id: str, collector: Any) -> None:  # noqa: ANN401  vLLM is untyped
+        """Have a request's outputs put straight into our batch, instead of waking one task per request and step."""
+
+        def put(output: Any) -> None:  # noqa: ANN401  a RequestOutput or an exception
+            if request_id in self._live:
+                self._take(request_id, output)
+
+        self._live.add(request_id)
+        early = collector.output
+        collector.put = put
+        if early is not None:
+            put(early)
+
+    def _take(self, request_id: str, output: Any) -> None:  # noqa: ANN401  a RequestOutput or an exception
+        if isinstance(output, Exception):
+            self._died(f"the engine process has ended: {output}")
+            return
+        completion = output.outputs[0]
+        reason = completion.finish_reason
+        finish = None if reason is None else _FINISH_REASONS.get(reason, FinishReason.ERROR)
+        if finish is not None:
+            self._live.discard(request_id)
+        self._ready.append(
+            EngineOutput(
+                request_id, list(completion.token_ids), finish, completion.stop_reason, output.num_cached_tokens or 0
+            )
+        )
+        self._wake.set()
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """Abort requests, and wait until EngineCore has done so."""
+        self._live.difference_update(request_ids)
+        if self._death.done():
+            return
+        await self._llm.abort(list(request_ids))
+        with contextlib.suppress(EngineDeadError):
+            await self._ask("stats", seconds=ABORT_SECONDS)
+
+    async def outputs(self) -> list[EngineOutput]:
+        """Wait for the next step's outputs."""
+        while not self._ready:
+            self._check_alive()
+            self._wake.clear()
+            await self._wake.wait()
+        ready, self._ready = self._ready, []
+        return ready
+
+    async def stats(self) -> EngineStats:
+        """Ask EngineCore for its counts."""
+        answer = await self._ask("stats", seconds=ANSWER_SECONDS)
+        if answer is None:
+            raise EngineDeadError(f"the engine did not answer within {ANSWER_SECONDS:.0f} s")
+        running, waiting, usage = answer
+        return EngineStats(int(running), int(waiting), float(usage))
+
+    async def _ask(self, operation: str, *, seconds: float) -> Any:  # noqa: ANN401  as the operation says
+        """Call an operation of our scheduler; None when it did not answer in time."""
+        self._check_alive()
+        call = asyncio.ensure_future(self._llm.engine_core.call_utility_async("headrace", operation))
+        try:
+            await asyncio.wait({call, self._death}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            answer = call.result() if call.done() else None
+        except Exception as error:
+            raise EngineDeadError(f"the engine failed: {error}") from error
+        finally:
+            call.cancel()
+        self._check_alive()
+        return answer
+
+
+class _VllmRenderer:
+    """Renders with vLLM's own renderer; called from one thread at a time."""
+
+    def __init__(self, llm: Any) -> None:  # noqa: ANN401  vLLM is untyped
+        self._renderer = llm.renderer
+
+    def render(self, conversation: Sequence[ChatTurn]) -> list[int]:
+        """Return the ids of a conversation with the generation prompt at its end."""
+        from vllm.renderers.params import ChatParams  # noqa: PLC0415
+
+        messages = [{"role": turn.role, "content": turn.content} for turn in conversation]
+        params = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "continue_final_message": False})
+        return self._ids(lambda: self._renderer.render_chat([messages], params)[1])
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the ids of a plain prompt."""
+        return self._ids(lambda: self._renderer.render_cmpl([{"prompt": text}]))
+
+    def _ids(self, render: Callable[[], Any]) -> list[int]:
+        try:
+            (rendered,) = render()
+        except Exception as error:  # template errors come as they are: jinja2's, transformers', vLLM's
+            message = _message(error)
+            code = "context_length_exceeded" if "maximum context length" in message else "invalid_request_error"
+            raise RequestRefusedError(code, message) from error
+        return list(rendered["prompt_token_ids"])
+
+
+def _message(error: Exception) -> str:
+    """Return what vLLM says; pydantic's framing goes."""
+    details = getattr(error, "errors", None)
+    if callable(details):
+        with contextlib.suppress(Exception):
+            return "; ".join(str(detail["msg"]).removeprefix("Value error, ") for detail in details())
+    return str(error) or type(error).__name__
+
+
+def _start_failure(report: Path, error: Exception) -> Exception:
+    """Return what to raise for an EngineCore that did not start, with the reason that it reported."""
+    try:
+        told = json.loads(report.read_text("utf-8"))
+    except (OSError, ValueError):
+        return EngineDeadError(_message(error))
+    if told["kind"] in {"ValueError", "NotImplementedError", "ValidationError", "KeyError"}:
+        return EngineRefusedError(told["message"])
+    return EngineDeadError(f"{told['kind']}: {told['message']}")

@@ -1,14 +1,20 @@
 """A gateway's end of the wire for worker tests: it admits streams and reads their logs; workers run beside it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
+from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from headrace_wire import codec, redis_keys
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.functions import Functions, Reply
@@ -23,17 +29,20 @@ from headrace_wire.messages import (
     StructuredOutput,
 )
 from headrace_wire.request_queue import RequestQueue
-from headrace_wire.snapshot import DeploymentConfig
+from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from headrace_wire.token_log import TokenLog
 from headrace_worker.command import create_engine
 from headrace_worker.config import WorkerConfig
 from headrace_worker.engine_host import EngineFactory
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.worker import Worker
+from tests.support.environment import child_environment
+from tests.support.processes import Process
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
 
 GATEWAY = "gateway-test"
 WAIT_SECONDS = 30.0
+ENGINE_START_SECONDS = 180.0
 
 
 class Answer:
@@ -217,3 +226,80 @@ async def _unless_ended(task: "asyncio.Task[None]", wait: Coroutine[Any, Any, ob
         waiting.cancel()
         task.result()
     await waiting
+
+
+# ---- the real engine, one per session
+
+
+@dataclass
+class EngineWorker:
+    """A worker process with vLLM on the tiny model, on a Redis of its own."""
+
+    process: Process
+    redis_url: str
+
+    def engine_pids(self) -> list[int]:
+        """Return the process ids of its EngineCore (resource trackers left out)."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [child.pid for child in children if "EngineCore" in child.name() or "EngineCore" in _title(child)]
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def engine_deployment(model: Path, **changes: Any) -> DeploymentConfig:
+    """Return the deployment `tiny` on vLLM."""
+    fields: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": 8, **changes}
+    return DeploymentConfig(id="tiny", name="tiny", model=str(model), engine=EngineKind.VLLM, **fields)
+
+
+def start_engine_worker(redis_url: str) -> Process:
+    """Start the worker process of deployment `tiny`."""
+    environ = child_environment(REDIS_URL=redis_url, HEADRACE_DRAIN_SECONDS="5", HEADRACE_ENGINE_RESTART_SECONDS="0.1")
+    return Process([sys.executable, "-m", "headrace_worker", "--deployment", "tiny"], name="worker", environ=environ)
+
+
+@pytest.fixture(scope="session")
+def engine_redis_url() -> Iterator[str]:
+    """A Redis that no other test empties."""
+    with tempfile.TemporaryDirectory(prefix="headrace-redis-") as folder:
+        redis = EmbeddedRedis.in_directory(find_redis_server(), Path(folder))
+        with Process(redis.command(), name="redis") as server:
+            server.wait_for_address(str(redis.socket))
+            yield redis.url
+
+
+@pytest.fixture(scope="session")
+def engine_worker(engine_redis_url: str, tiny_model: Path) -> Iterator[EngineWorker]:
+    """The session's one real engine, ready."""
+
+    async def publish() -> None:
+        redis = Redis.from_url(engine_redis_url)
+        await publish_snapshot(redis, snapshot(1, engine_deployment(tiny_model)))
+        await redis.aclose()
+
+    asyncio.run(publish())
+    with start_engine_worker(engine_redis_url) as process:
+        process.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
+        yield EngineWorker(process, engine_redis_url)
+
+
+@pytest.fixture
+async def engine_desk(engine_worker: EngineWorker) -> AsyncIterator[Desk]:
+    """A gateway's end beside the real engine, which is ready and idle."""
+    redis = Redis.from_url(engine_worker.redis_url)
+    desk = Desk(redis)
+    try:
+        await desk.worker_that(
+            lambda info: info.state is WorkerState.READY and info.num_requests_running == 0,
+            seconds=ENGINE_START_SECONDS,
+        )
+    except BaseException:
+        print(engine_worker.process.log)
+        raise
+    yield desk
+    await redis.aclose()

@@ -1,1 +1,1 @@
-"""What runs inside vLLM's EngineCore process; imported by nothing else."""
+"""What runs inside vLLM's EngineCore process. Of these modules, only that process imports `scheduler`."""

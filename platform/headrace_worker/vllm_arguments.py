@@ -1,0 +1,78 @@
+"""How a deployment and a request read in vLLM's words. Plain dictionaries; imports nothing of vLLM."""
+
+from typing import Any
+
+from headrace_wire.messages import SamplingParams, StructuredOutput
+from headrace_wire.snapshot import DeploymentConfig
+
+CPU_BLOCK_SIZE = 32
+"""The smallest that vLLM's CPU attention takes: a prefix hit is worth whole blocks."""
+
+UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""As a class path, because vLLM rewrites the name `uni` to `mp` on CPU: one process and ~570 MB less."""
+
+
+def engine_arguments(deployment: DeploymentConfig, *, on_cpu: bool) -> dict[str, Any]:
+    """Return `AsyncEngineArgs` for a deployment: our defaults, its own arguments, then what is not for it to say."""
+    defaults: dict[str, Any] = {
+        "max_num_seqs": deployment.max_num_seqs,
+        "dtype": deployment.dtype,
+        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+    }
+    if deployment.max_model_len is not None:
+        defaults["max_model_len"] = deployment.max_model_len
+    if deployment.quantization:
+        defaults["quantization"] = deployment.quantization
+    if on_cpu:
+        defaults |= {"enforce_eager": True, "block_size": CPU_BLOCK_SIZE}
+        if deployment.dtype == "auto":
+            defaults["dtype"] = (
+                "float32"  # bfloat16 gives other text for the same request, and wrong text in eager mode
+            )
+    fixed: dict[str, Any] = {
+        "model": deployment.model,
+        "enable_prefix_caching": True,
+        "scheduling_policy": "priority",
+        "enable_log_requests": False,
+        "disable_log_stats": False,
+    }
+    if on_cpu:
+        fixed["distributed_executor_backend"] = UNIPROC_EXECUTOR
+    return defaults | deployment.engine_args | fixed
+
+
+def sampling_arguments(sampling: SamplingParams) -> dict[str, Any]:
+    """Return vLLM `SamplingParams` for a request; stop strings are ours, and so is the text."""
+    arguments: dict[str, Any] = {
+        "n": 1,
+        "max_tokens": sampling.max_tokens,
+        "min_tokens": sampling.min_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": sampling.ignore_eos,
+        "detokenize": False,
+    }
+    if sampling.temperature > 0:
+        arguments["seed"] = sampling.seed
+    if sampling.logit_bias:
+        arguments["logit_bias"] = dict(sampling.logit_bias)
+    return arguments
+
+
+def structured_arguments(structured: StructuredOutput) -> dict[str, Any]:
+    """Return vLLM `StructuredOutputsParams` for a constraint."""
+    if structured.json_schema is not None:
+        return {"json": structured.json_schema}
+    if structured.json_object:
+        return {"json_object": True}
+    if structured.regex is not None:
+        return {"regex": structured.regex}
+    if structured.choice:
+        return {"choice": list(structured.choice)}
+    return {"grammar": structured.grammar}
