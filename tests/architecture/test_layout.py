@@ -76,15 +76,11 @@ def test_environment_is_read_in_the_typed_readers_only() -> None:
     offenders = set()
     for path in python_files():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            reads = isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb", "putenv"}
+            reads = isinstance(node, ast.Attribute) and ast.unparse(node) in {"os.environ", "os.environb", "os.getenv"}
             imports = (
                 isinstance(node, ast.ImportFrom)
                 and node.module == "os"
-                and {a.name for a in node.names}
-                & {
-                    "environ",
-                    "getenv",
-                }
+                and {"environ", "getenv"} & {alias.name for alias in node.names}
             )
             if reads or imports:
                 offenders.add(path.relative_to(REPOSITORY_ROOT).as_posix())
