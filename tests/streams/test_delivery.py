@@ -85,6 +85,7 @@ async def test_resume_races_live_appends_without_loss_or_double(gateway: Gateway
 
 async def test_a_gap_is_read_from_the_log(gateway: Gateway) -> None:
     stream_id = await opened(gateway)
+    await gateway.token_log.detach(stream_id, gateway.incarnation)  # this test is the delivery
     subscription = gateway.delivery.subscribe(stream_id)
     deltas = [Delta(stream_id, EPOCH, seq, 1, str(seq)) for seq in range(1, 5)]
     await gateway.token_log.append([Append(d) for d in deltas])
