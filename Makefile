@@ -27,8 +27,8 @@ setup:  ## the environment of developers and CI: gateway, engine, tools
 	@$(INSTALL) gateway engine-$(ENGINE) dev examples
 
 test: setup  ## every test, on real services: quick ones, SQLite, engine, browser
-	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" -n 2 --dist loadgroup
-	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" -n 2 --dist loadgroup
+	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" -n 2 --dist loadfile
+	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" -n 2 --dist loadfile
 	$(PYTEST) $(TESTS) -m "engine and not (browser or faults)"
 	$(PYTEST) $(TESTS) -m "browser and not faults"
 
