@@ -1,0 +1,74 @@
+"""Who may come in, and what they see."""
+
+import time
+
+import msgspec
+import pytest
+
+from apps.streams.config_view import ConfigView
+from headrace_wire.api_key import ApiKeyScope, ApiKeyToken
+from headrace_wire.errors import InvalidApiKeyError, ModelNotFoundError, PermissionDeniedError
+from tests.support.snapshots import KEY_A, KEY_B, MODELS_KEY, REVOKED_KEY, TENANT_A, api_key, snapshot
+
+VIEW = ConfigView(snapshot())
+
+
+def test_a_good_key_names_its_tenant() -> None:
+    assert VIEW.authenticate(KEY_A.reveal()).tenant.id == TENANT_A
+
+
+@pytest.mark.parametrize(
+    "presented",
+    [
+        None,
+        "",
+        "nonsense",
+        "sk-hr-aaaaaaaaaaaa-" + "B" * 40,
+        ApiKeyToken("zzzzzzzzzzzz", "Z" * 40).reveal(),
+        REVOKED_KEY.reveal(),
+        KEY_A.reveal() + "x",
+        "sk-hr-aaaaaaaaaaaa-" + "é" * 40,
+    ],
+)
+def test_other_keys_are_refused_without_saying_why(presented: str | None) -> None:
+    with pytest.raises(InvalidApiKeyError) as error:
+        VIEW.authenticate(presented)
+    assert "B" * 40 not in error.value.message
+    assert "revoked" not in error.value.message
+
+
+def test_an_expired_key_and_an_inactive_tenant_are_refused() -> None:
+    config = snapshot()
+    key = msgspec.structs.replace(api_key(KEY_A, TENANT_A), expires_at=time.time() - 1)
+    with pytest.raises(InvalidApiKeyError):
+        ConfigView(msgspec.structs.replace(config, api_keys=[key])).authenticate(KEY_A.reveal())
+    asleep = [msgspec.structs.replace(tenant, active=False) for tenant in config.tenants]
+    with pytest.raises(InvalidApiKeyError):
+        ConfigView(msgspec.structs.replace(config, tenants=asleep)).authenticate(KEY_A.reveal())
+
+
+def test_a_key_without_the_scope_is_denied() -> None:
+    caller = VIEW.authenticate(MODELS_KEY.reveal())
+    VIEW.require_scope(caller, ApiKeyScope.MODELS)
+    with pytest.raises(PermissionDeniedError):
+        VIEW.require_scope(caller, ApiKeyScope.INFERENCE)
+
+
+def test_deployments_are_visible_to_whom_they_are_meant_for() -> None:
+    a, b = VIEW.authenticate(KEY_A.reveal()), VIEW.authenticate(KEY_B.reveal())
+    assert "only-b" not in {d.name for d in VIEW.deployments(a)}
+    assert "only-b" in {d.name for d in VIEW.deployments(b)}
+    with pytest.raises(ModelNotFoundError) as hidden:
+        VIEW.deployment(a, "only-b")
+    with pytest.raises(ModelNotFoundError) as unknown:
+        VIEW.deployment(a, "nothing")
+    assert hidden.value.message.replace("only-b", "") == unknown.value.message.replace("nothing", "")
+
+
+def test_a_key_may_be_narrowed_to_deployments() -> None:
+    narrow = msgspec.structs.replace(api_key(KEY_A, TENANT_A), deployment_ids=frozenset({"slow"}))
+    view = ConfigView(msgspec.structs.replace(snapshot(), api_keys=[narrow]))
+    caller = view.authenticate(KEY_A.reveal())
+    assert [d.name for d in view.deployments(caller)] == ["slow"]
+    with pytest.raises(ModelNotFoundError):
+        view.deployment(caller, "sim")
