@@ -1,5 +1,6 @@
 """The edge of the chat's JSON views: who asks, what the body says, and how errors leave."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, TypeVar
@@ -25,6 +26,8 @@ TENANT_SESSION_KEY = "tenant_id"
 BODY_LIMIT = 256 * 1024
 
 _T = TypeVar("_T")
+_carried_out: set[asyncio.Task[Any]] = set()
+
 MemberView = Callable[..., Coroutine[Any, Any, HttpResponse]]
 
 
@@ -70,6 +73,17 @@ async def _member(request: HttpRequest) -> Membership:
     if membership is None:
         raise NoTenantError("You do not belong to a workspace. Ask an administrator to add you to one.")
     return membership
+
+
+async def carry_out(work: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a write to its end, also when the browser leaves meanwhile: Django cancels the view then.
+
+    Half a write would be a stored question whose stream nobody has asked for.
+    """
+    task = asyncio.create_task(work)
+    _carried_out.add(task)
+    task.add_done_callback(_carried_out.discard)
+    return await asyncio.shield(task)
 
 
 def body_of(request: HttpRequest, kind: type[_T]) -> _T:

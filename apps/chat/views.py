@@ -24,7 +24,7 @@ from apps.chat.presentation import (
     messages_json,
     models_json,
 )
-from apps.chat.requests import body_of, error_response, member_view, membership_of, signed_in_user
+from apps.chat.requests import body_of, carry_out, error_response, member_view, membership_of, signed_in_user
 from apps.chat.selectors import Cursor, conversation_get, conversation_list, message_get, message_list
 from apps.chat.services import answers
 from apps.chat.services import conversations as conversation_services
@@ -177,22 +177,15 @@ async def turns(request: HttpRequest, membership: Membership, conversation_id: U
     """Send a message; the response names the stream of its answer."""
     body = body_of(request, TurnBody)
     gateway = await current_gateway()
-    caller = turn_services.chat_caller(gateway=gateway, membership=membership)
-    deployment = gateway.config.deployment(caller, body.model)
-    turn = await sync_to_async(turn_services.turn_create)(
+    wanted = turn_services.answer_request(gateway=gateway, membership=membership, model=body.model)
+    sending = turn_services.turn_send(
+        request=wanted,
         membership=membership,
         conversation_id=conversation_id,
         turn_id=body.turn_id,
         text=body.text,
-        model=deployment.name,
     )
-    refusal = None
-    if turn.is_new:
-        try:
-            await turn_services.answer_begin(gateway=gateway, caller=caller, deployment=deployment, answer=turn.answer)
-        except HeadraceError as error:
-            refusal = error
-    return await _answer_response(turn.answer, refusal, question=turn.question)
+    return await _begun_response(await carry_out(sending))
 
 
 @member_view("POST")
@@ -200,17 +193,11 @@ async def retry(request: HttpRequest, membership: Membership, conversation_id: U
     """Have the last answer written anew."""
     body = body_of(request, RetryBody)
     gateway = await current_gateway()
-    caller = turn_services.chat_caller(gateway=gateway, membership=membership)
-    deployment = gateway.config.deployment(caller, body.model)
-    answer = await sync_to_async(turn_services.answer_restart)(
-        membership=membership, conversation_id=conversation_id, message_id=message_id, model=deployment.name
+    wanted = turn_services.answer_request(gateway=gateway, membership=membership, model=body.model)
+    trying = turn_services.answer_retry(
+        request=wanted, membership=membership, conversation_id=conversation_id, message_id=message_id
     )
-    refusal = None
-    try:
-        await turn_services.answer_begin(gateway=gateway, caller=caller, deployment=deployment, answer=answer)
-    except HeadraceError as error:
-        refusal = error
-    return await _answer_response(answer, refusal)
+    return await _begun_response(await carry_out(trying))
 
 
 @member_view("POST")
@@ -255,12 +242,10 @@ async def _cancel(membership: Membership, stream_id: str) -> None:
         logger.info("chat_nothing_to_cancel", stream_id=stream_id)
 
 
-async def _answer_response(
-    answer: Message, refusal: HeadraceError | None, *, question: Message | None = None
-) -> HttpResponse:
+async def _begun_response(begun: turn_services.BegunAnswer) -> HttpResponse:
     shown = {
-        "conversation": conversation_json(answer.conversation),
-        "question": message_json(question) if question else None,
-        "answer": await sync_to_async(message_json)(answer),
+        "conversation": conversation_json(begun.answer.conversation),
+        "question": message_json(begun.question) if begun.question else None,
+        "answer": await sync_to_async(message_json)(begun.answer),
     }
-    return error_response(refusal, **shown) if refusal is not None else JsonResponse(shown)
+    return error_response(begun.refusal, **shown) if begun.refusal is not None else JsonResponse(shown)

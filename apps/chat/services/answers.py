@@ -90,7 +90,8 @@ def ending_of(entries: Sequence[AnyLogEntry] | None) -> Ending:
 @transaction.atomic
 def answer_store(*, message_id: UUID, stream_id: str, ending: Ending) -> Message:
     """Writes an ending into the message that waits for this stream; changes nothing where that is done or replaced."""
-    message = Message.all_tenants.select_for_update().get(pk=message_id)
+    waiting = Message.all_tenants.select_for_update(of=("self",)).select_related("conversation")
+    message = waiting.get(pk=message_id)
     if not message.is_streaming or message.stream_id != stream_id:
         return message
     message.state, message.content, message.finish_reason = ending.state, ending.content, ending.finish_reason
@@ -104,6 +105,4 @@ def answer_store(*, message_id: UUID, stream_id: str, ending: Ending) -> Message
 def answer_fail(*, answer: Message, error: HeadraceError) -> Message:
     """Marks an answer whose stream was refused; its question stands, and can be tried again."""
     ending = Ending(MessageState.FAILED, "", "", {}, error.code, error.message)
-    failed = answer_store(message_id=answer.pk, stream_id=answer.stream_id or "", ending=ending)
-    answer.refresh_from_db()
-    return failed
+    return answer_store(message_id=answer.pk, stream_id=answer.stream_id or "", ending=ending)

@@ -45,6 +45,33 @@ class Turn(NamedTuple):
     is_new: bool
 
 
+class AnswerRequest(NamedTuple):
+    """Who is to answer, and for whom."""
+
+    gateway: Gateway
+    caller: Caller
+    deployment: DeploymentConfig
+
+
+class BegunAnswer(NamedTuple):
+    """An answer whose stream waits or runs; or, with a refusal, one that has failed already."""
+
+    answer: Message
+    refusal: HeadraceError | None
+    question: Message | None = None
+
+
+def answer_request(*, gateway: Gateway, membership: Membership, model: str) -> AnswerRequest:
+    """Returns what it takes to have `model` answer the member.
+
+    Raises:
+        DependencyUnavailableError: This gateway has not seen the tenant's configuration yet.
+        ModelNotFoundError: The tenant has no such model.
+    """
+    caller = chat_caller(gateway=gateway, membership=membership)
+    return AnswerRequest(gateway, caller, gateway.config.deployment(caller, model))
+
+
 def chat_caller(*, gateway: Gateway, membership: Membership) -> Caller:
     """Returns who streams for the member run as.
 
@@ -120,44 +147,65 @@ def answer_restart(*, membership: Membership, conversation_id: UUID, message_id:
     return answer
 
 
-async def answer_begin(*, gateway: Gateway, caller: Caller, deployment: DeploymentConfig, answer: Message) -> None:
-    """Gives a stored answer's stream to the queue. On refusal the answer is marked as failed, with the reason.
+async def turn_send(
+    *, request: AnswerRequest, membership: Membership, conversation_id: UUID, turn_id: UUID, text: str
+) -> BegunAnswer:
+    """Stores a turn (see `turn_create`) and has it answered; a turn sent before is only looked up."""
+    turn = await sync_to_async(turn_create)(
+        membership=membership,
+        conversation_id=conversation_id,
+        turn_id=turn_id,
+        text=text,
+        model=request.deployment.name,
+    )
+    if not turn.is_new:
+        return BegunAnswer(turn.answer, None, turn.question)
+    begun = await _answer_begin(request, turn.answer)
+    return begun._replace(question=turn.question)
 
-    The stream goes on without us: the browser reads it over its own socket, and `answer_collect` stores its end.
 
-    Raises:
-        HeadraceError: The stream was refused.
+async def answer_retry(
+    *, request: AnswerRequest, membership: Membership, conversation_id: UUID, message_id: UUID
+) -> BegunAnswer:
+    """Has the last answer written anew (see `answer_restart`)."""
+    answer = await sync_to_async(answer_restart)(
+        membership=membership, conversation_id=conversation_id, message_id=message_id, model=request.deployment.name
+    )
+    return await _answer_begin(request, answer)
+
+
+async def _answer_begin(request: AnswerRequest, answer: Message) -> BegunAnswer:
+    """Gives a stored answer's stream to the queue; a refused one is marked as failed, with the reason.
+
+    An accepted one goes on without us: the browser reads the stream over its own socket, and `answer_collect` stores
+    its end.
     """
     try:
         conversation = await sync_to_async(prompt_build)(answer=answer)
-        started, left_out = await _start(gateway, caller, deployment, conversation, answer.stream_id)
+        started, left_out = await _start(request, conversation, answer.stream_id)
     except HeadraceError as error:
         logger.info("chat_answer_refused", stream_id=answer.stream_id, code=error.code)
-        await sync_to_async(answer_fail)(answer=answer, error=error)
-        raise
-    queue_deadline_watch(gateway=gateway, started=started, tenant_id=caller.tenant.id)
+        return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
+    queue_deadline_watch(gateway=request.gateway, started=started, tenant_id=request.caller.tenant.id)
     if left_out:
         answer.is_trimmed = True
         await answer.asave(update_fields=["is_trimmed"])
+    return BegunAnswer(answer, None)
 
 
 async def _start(
-    gateway: Gateway,
-    caller: Caller,
-    deployment: DeploymentConfig,
-    conversation: list[ChatTurn],
-    stream_id: str | None,
+    request: AnswerRequest, conversation: list[ChatTurn], stream_id: str | None
 ) -> tuple[StartedStream, bool]:
     """Starts with as much of the conversation as fits; returns also whether some of it had to be left out."""
     kept = conversation
     while True:
         # Room for a whole answer where possible; for the last message alone, whatever room there is.
-        max_tokens = deployment.default_max_tokens if len(kept) > 1 else 0
+        max_tokens = request.deployment.default_max_tokens if len(kept) > 1 else 0
         try:
             started = await stream_start(
-                gateway=gateway,
-                caller=caller,
-                deployment=deployment,
+                gateway=request.gateway,
+                caller=request.caller,
+                deployment=request.deployment,
                 conversation=kept,
                 sampling=SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, top_p=TOP_P, seed=-1),
                 stream_id=stream_id,

@@ -1,0 +1,72 @@
+"""One live stack for all end-to-end tests of a test process, and a browser."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.support.live_stack import LiveStack, running_stack
+
+MARKDOWN = """# A short answer
+
+Water **leads** the wheel. See [the field](https://example.org/a) and `code`.
+
+```python
+def flow(x):
+    return x * 2
+```
+
+| Word | Means |
+| --- | ---: |
+| headrace | the channel in |
+| tailrace | the channel out |
+
+<script>window.hacked = true</script>
+<img src=x onerror="window.hacked = true">
+[do not](javascript:window.hacked=true)
+
+- one
+- two 🌊 สวัสดี 👩‍👩‍👧 漢字
+"""
+
+DEPLOYMENTS: dict[str, dict[str, Any]] = {
+    "quick": {"engine_args": {"ttft_ms": 30, "tpot_ms": 15, "answer": MARKDOWN}},
+    "slow": {"engine_args": {"ttft_ms": 100, "tpot_ms": 50}, "default_max_tokens": 512},
+}
+"""`quick` answers with `MARKDOWN`; `slow` writes for 25 seconds."""
+
+
+@pytest.fixture(scope="session")
+def live_stack() -> Iterator[LiveStack]:
+    """Redis, a gateway and a worker for each of `DEPLOYMENTS`, on free ports; started once."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-e2e-") as folder,
+        running_stack(Path(folder), DEPLOYMENTS) as stack,
+    ):
+        yield stack
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_failures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A failed test shows what the stack logged."""
+    yield
+    if "live_stack" in request.fixturenames:
+        stack: LiveStack = request.getfixturevalue("live_stack")
+        request.node.add_report_section("teardown", "live stack", stack.log[-20_000:])
+
+
+# Of a module, not of the session: while Playwright's own event loop runs, asyncio tests cannot start theirs.
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """Debian's Chromium, without a window."""
+    flags = [
+        *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    ]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=flags)
+        yield browser
+        browser.close()

@@ -1,0 +1,213 @@
+"""The HTTP interface through real clients: the openai package, curl, and nginx in front with its default buffering."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.support.live_stack import LiveStack
+from tests.support.processes import Process, free_port
+
+ASK: Any = [{"role": "user", "content": "Say something."}]
+
+
+@pytest.fixture(scope="module")
+def client(live_stack: LiveStack) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{live_stack.base_url}/v1", api_key=live_stack.api_key, max_retries=0)
+
+
+def running(stack: LiveStack) -> int:
+    """Return how many requests the engines of the stack hold, as their workers report."""
+    code = (
+        "from apps.deployments.selectors import worker_registrations\n"
+        "print(sum(w.num_requests_running + w.num_requests_waiting for w in worker_registrations()))"
+    )
+    return int(stack.run_django(code).splitlines()[-1])
+
+
+def test_streamed_text_equals_the_plain_answer(client: openai.OpenAI) -> None:
+    plain = client.chat.completions.create(model="quick", messages=ASK, temperature=0, max_tokens=40)
+    stream = client.chat.completions.create(model="quick", messages=ASK, temperature=0, max_tokens=40, stream=True)
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks)
+    assert text == plain.choices[0].message.content
+    assert text
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert len({(c.id, c.created, c.model) for c in chunks}) == 1
+    assert chunks[-1].choices[0].finish_reason == plain.choices[0].finish_reason
+    assert plain.usage is not None
+    assert plain.usage.completion_tokens <= 40
+
+
+def test_include_usage_adds_one_last_chunk(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="quick", messages=ASK, max_tokens=7, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert all(c.usage is None for c in chunks[:-1])
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 7
+    assert chunks[-2].choices[0].finish_reason == "length"
+
+
+def test_every_script_arrives_byte_exact(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(model="quick", messages=ASK, stream=True)
+    text = "".join(c.choices[0].delta.content or "" for c in stream)
+    assert "🌊 สวัสดี 👩‍👩‍👧 漢字" in text
+    assert "\ufffd" not in text
+
+
+def test_refusals_have_the_sdks_error_classes(client: openai.OpenAI, live_stack: LiveStack) -> None:
+    with pytest.raises(openai.AuthenticationError) as unauthorised:
+        client.with_options(api_key="sk-hr-wrong").models.list()
+    assert unauthorised.value.code == "invalid_api_key"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="nope", messages=ASK)
+    assert unknown.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as empty:
+        client.chat.completions.create(model="quick", messages=[])
+    assert empty.value.param == "messages"
+    with pytest.raises(openai.BadRequestError) as long:
+        client.chat.completions.create(model="quick", messages=[{"role": "user", "content": "word " * 200_000}])
+    assert long.value.code == "context_length_exceeded"
+    big = b'{"model":"quick","messages":[{"role":"user","content":"' + b"x" * 9_000_000 + b'"}]}'
+    headers = {"authorization": f"Bearer {live_stack.api_key}"}
+    answer = httpx.post(f"{live_stack.base_url}/v1/chat/completions", content=big, headers=headers)
+    assert answer.status_code == 413
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/v1/chat/completions", b"", 405),
+        ("POST", "/v1/models", b"", 405),
+        ("GET", "/v1/nothing", b"", 404),
+        ("POST", "/v1/chat/completions", b"{", 400),
+        ("POST", "/v1/chat/completions", b"\xff\x00", 400),
+        ("POST", "/v1/chat/completions", b'{"model": 1}', 400),
+    ],
+)
+def test_bad_requests_get_the_error_body(
+    live_stack: LiveStack, method: str, path: str, body: bytes, status: int
+) -> None:
+    headers = {"authorization": f"Bearer {live_stack.api_key}"}
+    answer = httpx.request(method, live_stack.base_url + path, content=body, headers=headers)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("name", ["api-key", "x-api-key"])
+def test_other_key_headers_are_taken(live_stack: LiveStack, name: str) -> None:
+    answer = httpx.get(f"{live_stack.base_url}/v1/models", headers={name: live_stack.api_key})
+    assert answer.status_code == 200
+    assert {"quick", "slow"} <= {model["id"] for model in answer.json()["data"]}
+    assert all(model["simulated"] for model in answer.json()["data"]), "a simulated engine says so"
+
+
+def test_the_key_is_checked_before_the_body_is_read(live_stack: LiveStack) -> None:
+    answer = httpx.post(f"{live_stack.base_url}/v1/chat/completions", content=b"not json")
+    assert answer.status_code == 401
+
+
+def test_a_plain_answer_tells_its_stream_and_times(live_stack: LiveStack) -> None:
+    headers = {"authorization": f"Bearer {live_stack.api_key}"}
+    body = {"model": "quick", "messages": ASK, "max_tokens": 3}
+    answer = httpx.post(f"{live_stack.base_url}/v1/chat/completions", json=body, headers=headers)
+    assert answer.headers["x-headrace-stream-id"].startswith("strm-")
+    assert answer.headers["x-headrace-model-deployment"] == "quick"
+    assert int(answer.headers["x-headrace-ttft-ms"]) >= 30, "the simulated engine takes 30 ms to its first token"
+    assert int(answer.headers["openai-processing-ms"]) >= int(answer.headers["x-headrace-ttft-ms"])
+
+
+def test_leaving_stops_the_engine_and_counts_what_was_generated(live_stack: LiveStack) -> None:
+    headers = {"authorization": f"Bearer {live_stack.api_key}"}
+    body = {"model": "slow", "messages": ASK, "stream": True, "max_tokens": 400, "ignore_eos": True}
+    url = f"{live_stack.base_url}/v1/chat/completions"
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=20) as answer:
+        stream_id = answer.headers["x-headrace-stream-id"]
+        lines = answer.iter_lines()
+        next(line for line in lines if '"content":' in line and '"role"' not in line)
+    ended = live_stack.stream_end(stream_id)
+    assert ended["state"] == "cancelled"
+    assert ended["usage"]["completion_tokens"] == ended["tokens_logged"]
+    assert 0 < ended["usage"]["completion_tokens"] < 400
+
+
+def test_a_plain_request_that_leaves_is_stopped_too(live_stack: LiveStack) -> None:
+    headers = {"authorization": f"Bearer {live_stack.api_key}"}
+    body = {"model": "slow", "messages": ASK, "max_tokens": 400, "ignore_eos": True}
+    before = live_stack.stream_ids()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{live_stack.base_url}/v1/chat/completions", json=body, headers=headers, timeout=0.7)
+    (stream_id,) = live_stack.stream_ids() - before
+    assert live_stack.stream_end(stream_id)["state"] == "cancelled"
+
+
+def test_curl_streams(live_stack: LiveStack) -> None:
+    body = json.dumps({"model": "quick", "messages": ASK, "stream": True, "max_tokens": 5})
+    command = ["curl", "-sN", f"{live_stack.base_url}/v1/chat/completions", "-d", body]
+    command += ["-H", f"Authorization: Bearer {live_stack.api_key}", "-H", "Content-Type: application/json"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    assert out.startswith(": queued position=1\n\n")
+    assert out.rstrip().endswith("data: [DONE]")
+
+
+NGINX = """
+daemon off; master_process off; error_log stderr; pid {folder}/nginx.pid;
+events {{ worker_connections 64; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {upstream}; }} }}
+}}
+"""
+
+
+def test_nginx_with_default_buffering_still_streams(live_stack: LiveStack, nginx: Path, tmp_path: Path) -> None:
+    port = free_port()
+    config = tmp_path / "nginx.conf"
+    config.write_text(NGINX.format(folder=tmp_path, port=port, upstream=live_stack.base_url))
+    with Process([nginx, "-c", str(config), "-p", str(tmp_path)], name="nginx") as proxy:
+        proxy.wait_for_address(("127.0.0.1", port))
+        headers = {"authorization": f"Bearer {live_stack.api_key}"}
+        body = {"model": "slow", "messages": ASK, "stream": True, "max_tokens": 12, "ignore_eos": True}
+        arrivals = []
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        with httpx.stream("POST", url, json=body, headers=headers, timeout=20) as answer:
+            for line in answer.iter_lines():
+                if '"content":' in line:
+                    arrivals.append(time.monotonic())
+        # Twelve tokens 50 ms apart: a proxy that buffers would hand them over in one moment.
+        assert len(arrivals) >= 8
+        assert arrivals[-1] - arrivals[0] > 0.3
+
+
+def test_without_a_worker_the_request_waits_then_fails_with_503(live_stack: LiveStack) -> None:
+    live_stack.deploy("nobody", {"engine_args": {}, "queue_timeout_seconds": 1})
+    client = openai.OpenAI(base_url=f"{live_stack.base_url}/v1", api_key=live_stack.api_key, max_retries=0)
+    started = time.monotonic()
+    with pytest.raises(openai.InternalServerError) as plain:
+        client.chat.completions.create(model="nobody", messages=ASK)
+    assert plain.value.status_code == 503
+    assert plain.value.code == "server_overloaded"
+    assert time.monotonic() - started >= 1
+    with pytest.raises(openai.APIError) as streamed:
+        list(client.chat.completions.create(model="nobody", messages=ASK, stream=True))
+    assert streamed.value.code == "server_overloaded"
+
+
+def test_metrics_and_health_answer(live_stack: LiveStack) -> None:
+    assert httpx.get(f"{live_stack.base_url}/livez").status_code == 200
+    assert httpx.get(f"{live_stack.base_url}/readyz").status_code == 200
+    text = httpx.get(f"{live_stack.base_url}/metrics").text
+    assert "headrace_time_to_first_token_seconds_count" in text
+    assert "django_http_requests_total" in text
