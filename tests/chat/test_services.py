@@ -28,6 +28,7 @@ from apps.tenants.models import Membership
 from apps.tenants.ui_events import user_group
 from headrace_wire.errors import InvalidRequestError
 from headrace_wire.messages import (
+    AnyLogEntry,
     ChatTurn,
     Delta,
     Ended,
@@ -72,7 +73,7 @@ def test_turn_makes_its_conversation_and_a_place_for_the_answer(membership: Memb
 
 
 def test_turn_sent_twice_is_there_once(membership: Membership) -> None:
-    ids = {"conversation_id": uuid4(), "turn_id": uuid4()}
+    ids: dict[str, Any] = {"conversation_id": uuid4(), "turn_id": uuid4()}
     first, second = send(membership, **ids), send(membership, **ids)
     assert (first.is_new, second.is_new) == (True, False)
     assert (second.question, second.answer) == (first.question, first.answer)
@@ -200,7 +201,7 @@ def ended(seq: int, state: StreamState, reason: FinishReason, error: StreamError
     ],
 )
 def test_ending_is_the_logs_text_and_end(end: Ended, state: MessageState) -> None:
-    log = [
+    log: list[AnyLogEntry] = [
         Opened("strm", 1, 0),
         Started("strm", 2, 0, "w", 1),
         Delta("strm", 2, 1, 1, "a 🌊"),
