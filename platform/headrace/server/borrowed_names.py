@@ -35,14 +35,13 @@ BORROWED: dict[type[Any], tuple[str, ...]] = {
     WebRequest: ("application_queue", "basic_error", "handle_reply", "process"),
     Server: ("check_headers_type", "create_application", "protocol_connected", "protocol_disconnected"),
     WebSocketProtocol: ("handshake_deferred", "muted", "serverReject"),
-    WebSocketServerProtocol: ("_dataReceived",),
+    WebSocketServerProtocol: ("_dataReceived", "websocket_protocols"),
     AutobahnProtocol: (
         "closeHandshakeTimeout",
         "dropConnection",
         "failByDrop",
         "failedByMe",
         "sendCloseFrame",
-        "websocket_protocols",
     ),
 }
 

@@ -10,6 +10,9 @@ from headrace.server.websocket import GatewayWebSocket
 
 logger = logging.getLogger(__name__)
 
+_LAST_BYTES_SECONDS = 1.0
+"""Time of what was cut to take the last bytes, the close code among them."""
+
 
 async def drain(server: GatewayServer, hurry: asyncio.Event) -> None:
     """Ends the server's connections within `drain_deadline_seconds`; at once when `hurry` is set.
@@ -66,14 +69,8 @@ async def _cut(server: GatewayServer) -> None:
         return
     cut: Counter[str] = Counter()
     for transport in tuple(server.state.connections):
-        websocket = isinstance(transport.protocol, GatewayWebSocket)
-        cut["WebSocket" if websocket else "HTTP"] += 1
-        if websocket:
-            transport.protocol.say_restart()
-    await asyncio.sleep(0)  # lets this tick's flush take the close frames along
-    await asyncio.sleep(0)
-    for transport in tuple(server.state.connections):
-        transport.abort("drain")
+        cut["WebSocket" if isinstance(transport.protocol, GatewayWebSocket) else "HTTP"] += 1
+        transport.protocol.cut("drain")
     logger.warning(
         "The drain deadline cut %d HTTP and %d WebSocket connections; %d application calls were running.",
         cut["HTTP"],
@@ -81,6 +78,11 @@ async def _cut(server: GatewayServer) -> None:
         len(server.exchanges),
     )
     await _end_applications(server)
+    ended = asyncio.ensure_future(_all_ended(server))
+    await asyncio.wait((ended,), timeout=_LAST_BYTES_SECONDS)
+    ended.cancel()
+    for transport in tuple(server.state.connections):
+        transport.abort("drain")
 
 
 async def _end_applications(server: GatewayServer) -> None:

@@ -34,6 +34,7 @@ class Inbox:
         self._limit = limit
         self._messages: deque[Message] = deque()
         self._receivers: deque[asyncio.Future[None]] = deque()
+        self._disconnect: Message | None = None
         self.reading_paused = False
         self.told_disconnect = False
         """Whether the application was waiting in `receive()` when the client's end was put in."""
@@ -43,14 +44,17 @@ class Inbox:
         self._messages.append(message)
         if message["type"].endswith(".disconnect"):
             self.told_disconnect = bool(self._receivers)
+            self._disconnect = message
         elif len(self._messages) >= self._limit and not self.reading_paused and message["type"] != "http.request":
             self.reading_paused = True
             self._transport.pauseProducing()
         self._wake()
 
     async def receive(self) -> Message:
-        """Returns the next message, waiting for it."""
+        """Returns the next message, waiting for it; once the client's end was read, that one again and again."""
         while not self._messages:
+            if self._disconnect is not None:
+                return {**self._disconnect}
             receiver = asyncio.get_running_loop().create_future()
             self._receivers.append(receiver)
             try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from daphne.http_protocol import WebRequest
 from daphne.server import Server
+from twisted.web.http import NO_BODY_CODES
 
 from headrace.server.exchange import Exchange, Message
 from headrace.server.refusal import APPLICATION_FAILED, BAD_REQUEST, DRAINING, body_too_large
@@ -63,6 +64,12 @@ class GatewayRequest(WebRequest):  # type: ignore[misc]  # Daphne ships no types
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:  # noqa: ARG002  # Daphne's signature
         """Daphne found something wrong with the request, or failed on it."""
         self.channel.refuse(BAD_REQUEST if status < 500 else APPLICATION_FAILED, self.path)
+
+    def handle_reply(self, message: Message) -> None:
+        """Writes a part of the response. Daphne would send a streamed body in answer to a HEAD."""
+        if self.startedWriting and (self.method == b"HEAD" or self.code in NO_BODY_CODES):
+            message = {**message, "body": b""}
+        super().handle_reply(message)
 
     def stream(self, data: bytes) -> None:
         """Writes a part of a chunked body; Twisted takes four times as long for it."""
@@ -135,10 +142,19 @@ class HttpExchange(Exchange):
             self.client_gone()
 
     def ended(self) -> None:
-        """See `Exchange.ended`. A response that was begun is cut, so that it cannot be taken for a whole one."""
+        """See `Exchange.ended`."""
         if self.complete or self.gone_at is not None:
             return
         if self._request.startedWriting:
-            self.control.abort("application ended")
+            self._request.channel.cut("application ended")
         else:
             self._request.channel.refuse(APPLICATION_FAILED, self._request.path)
+
+    def cut(self, reason: str) -> None:
+        """Ends the connection so that what was sent arrives and cannot be taken for the whole response."""
+        self.client_gone()
+        self.inbox.put_nowait({"type": "http.disconnect"})
+        if self._request.chunked or self._request.responseHeaders.hasHeader(b"content-length"):
+            self._request.channel.loseConnection()
+        else:
+            self.transport.abort(reason)  # the end of the connection would be the end of the response

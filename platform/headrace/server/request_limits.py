@@ -23,10 +23,10 @@ from headrace.server.refusal import (
 if TYPE_CHECKING:
     from headrace.server.gateway import GatewayServer
 
-_REFUSED_SECONDS = 1.0
-LINGER_SECONDS = 10.0
-"""After a refusal the rest of the request is read and thrown away this long. Closing at once would reset the
-connection, and a client in the middle of its upload would never see the answer (RFC 9112, 9.6)."""
+LINGER_SECONDS = 1.0
+UPLOAD_LINGER_SECONDS = 10.0
+"""After a refusal, of a body or of anything else, what still comes is read and thrown away this long. Closing at once
+would reset the connection, and a client in the middle of its upload would never see the answer (RFC 9112, 9.6)."""
 
 
 class _Phase(enum.Enum):
@@ -55,7 +55,7 @@ class GatewayChannel(HTTPChannel):  # type: ignore[misc]  # Twisted ships no typ
         """Bytes from the client."""
         if self._phase is _Phase.REFUSED:
             return
-        if self._phase is _Phase.IDLE:
+        if self._phase is _Phase.IDLE and not self.paused:
             self._phase = _Phase.HEAD
             self.setTimeout(self.factory.server.config.header_timeout_seconds)
         LineReceiver.dataReceived(self, data)
@@ -85,7 +85,19 @@ class GatewayChannel(HTTPChannel):  # type: ignore[misc]  # Twisted ships no typ
         self._phase = _Phase.IDLE
         if self.factory.server.state.draining.is_set():
             self.persistent = 0
+        if self.transport.buffered_bytes() > self.transport.bufferSize:
+            # Twisted would go on with the requests that were pipelined behind this one; a client that reads no
+            # answers could have hundreds of them made and kept for it.
+            self.paused = True
+            self.transport.pauseProducing()
         super().requestDone(request)
+
+    def resumeProducing(self) -> None:
+        """The write buffer is empty."""
+        super().resumeProducing()
+        if self.paused and self._phase is not _Phase.REFUSED:
+            self.paused = False
+            self.dataReceived(b"")
 
     def timeoutConnection(self) -> None:
         """A deadline passed."""
@@ -120,11 +132,19 @@ class GatewayChannel(HTTPChannel):  # type: ignore[misc]  # Twisted ships no typ
         self.transport.write(refusal.response(getattr(self, "_path", b"") if path is None else path))
         self.transport.loseWriteConnection()
         self.transport.resumeProducing()
-        self.setTimeout(LINGER_SECONDS)
+        self.setTimeout(UPLOAD_LINGER_SECONDS if refusal.status == 413 else LINGER_SECONDS)
 
     def drain(self) -> None:
         """Closes an idle connection; a running request, or one that is being sent, is served and closes it then."""
         if self._phase is _Phase.IDLE:
+            self.loseConnection()
+
+    def cut(self, reason: str) -> None:
+        """Ends the connection, in the middle of a response if there is one."""
+        exchange = self.requests[0].exchange if self.requests else None
+        if exchange is not None:
+            exchange.cut(reason)
+        else:
             self.loseConnection()
 
     def check(self, now: float) -> None:
@@ -137,13 +157,17 @@ class _RefusedConnection(Protocol):  # type: ignore[misc]  # Twisted ships no ty
     def connectionMade(self) -> None:
         self.transport.write(TOO_MANY_CONNECTIONS.response(b""))
         self.transport.loseWriteConnection()
-        self._deadline = asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self.transport.abort, "refused")
+        self._deadline = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.transport.abort, "refused")
 
     def connectionLost(self, reason: Any) -> None:  # noqa: ARG002  # Twisted's signature
         self._deadline.cancel()
 
     def drain(self) -> None:
         """It ends by itself."""
+
+    def cut(self, reason: str) -> None:
+        """Ends the connection."""
+        self.transport.abort(reason)
 
     def check(self, now: float) -> None:
         """It ends by itself."""

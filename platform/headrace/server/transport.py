@@ -160,9 +160,15 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
     # ---- the end
 
     def check_progress(self, now: float) -> None:
-        """Cuts the connection when its client took nothing of what waits for it during the stall timeout."""
-        if self.accepted_bytes != self._progress_bytes or not self.buffered_bytes():
-            self._progress_bytes = self.accepted_bytes
+        """Cuts the connection when its client took nothing of what waits for it during the stall timeout.
+
+        What the kernel holds unacknowledged counts as waiting: the heartbeats to a host that vanished fit into its
+        send queue for hours, and TCP itself gives up after a quarter of an hour.
+        """
+        in_kernel = self.kernel_bytes()
+        acknowledged = self.accepted_bytes - in_kernel
+        if acknowledged != self._progress_bytes or not (in_kernel or self.buffered_bytes()):
+            self._progress_bytes = acknowledged
             self._progress_at = now
         elif now - self._progress_at > self.stall_timeout_seconds:
             self._state.stalled_total += 1

@@ -22,6 +22,7 @@ from headrace.server.websocket_frames import (
 
 _FAILED_CLOSE_SECONDS = 5.0
 """How long a client that broke the protocol may take to answer the close frame."""
+_NORMAL = 1000
 _NO_CODE = 1005
 _ABNORMAL = 1006
 
@@ -92,6 +93,13 @@ class GatewayWebSocket(WebSocketProtocol):  # type: ignore[misc]  # Daphne ships
         """Daphne's word for a refused handshake."""
         self.deny(403, "Access denied")
 
+    def dropConnection(self, abort: bool = False) -> None:  # noqa: ARG002  # autobahn's signature
+        """Ends the connection behind what is still to be sent; a client that does not take it meets the stall deadline.
+
+        Autobahn aborts when the client's close frame comes in, and our own close frame may not have left yet.
+        """
+        super().dropConnection(abort=False)
+
     # ---- deadlines
 
     def check(self, now: float) -> None:
@@ -141,10 +149,14 @@ class GatewayWebSocket(WebSocketProtocol):  # type: ignore[misc]  # Daphne ships
     def drain(self) -> None:
         """The server goes away: tells the client to come back elsewhere, not all in the same moment."""
         if self.state == self.STATE_OPEN and self.exchange is not None and not self.exchange.control.held:
-            self.say_restart()
+            self._say_restart()
 
-    def say_restart(self) -> None:
-        """Closes with 1012 and a suggested delay."""
+    def cut(self, reason: str) -> None:  # noqa: ARG002  # the client learns the code
+        """Ends the connection behind what was sent and a last 1012."""
+        self._say_restart()
+        self.dropConnection()
+
+    def _say_restart(self) -> None:
         delay_ms = int(random.uniform(0, self.server.config.drain_jitter_seconds) * 1000)  # noqa: S311  # no secret
         if self.state == self.STATE_OPEN:
             self.close(SERVICE_RESTART, f"service restart; retry_after_ms={delay_ms}")
@@ -195,7 +207,8 @@ class WebSocketExchange(Exchange):
         elif connecting:
             protocol.deny(403, "Access denied")
         else:
-            protocol.close(message.get("code") or 1000, message.get("reason") or "")
+            code = message.get("code")
+            protocol.close(_NORMAL if code is None else code, message.get("reason") or "")
 
     def _accept(self, message: Message) -> None:
         subprotocol = message.get("subprotocol")
