@@ -1,9 +1,9 @@
 """CPU of a server for each streamed message: ours, stock Daphne, uvicorn.
 
-Run `python -m tests.server.measure_send_cost [SERVER ...]` with `platform/` and the root on the path. Every stream sends
-one message (or eight) in each tick of the loop, as pumps do that were woken by one engine step.
-The cost of connecting is measured apart and taken off. The figure is CPU time of the server's process, read while a
-client on another core reads all; repeat runs differ by a tenth, more on a busy machine.
+Run `python -m tests.server.measure_send_cost [SERVER ...]` with `platform/` and the root on the path. Every stream
+sends one message (or eight) in each tick of the loop, as pumps do that were woken by one engine step. The cost of
+connecting is measured apart and taken off. The figure is CPU time of the server's process, read while a client on
+another core reads all; repeat runs differ by a tenth, more on a busy machine.
 """
 
 import asyncio

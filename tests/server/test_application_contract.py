@@ -3,11 +3,12 @@
 import json
 import socket
 import sys
+import time
 
 import pytest
 
 from tests.conftest import Spawn
-from tests.server.conftest import APPLICATION, Gateway, Serve
+from tests.server.conftest import APPLICATION, SMALL_RECEIVE_BUFFER, Gateway, Serve
 
 
 @pytest.mark.parametrize("path", ["/v1/silent", "/admin/silent"])
@@ -47,6 +48,16 @@ async def test_an_application_that_ignores_its_clients_end_is_cancelled(serve: S
     await gateway.journal(name, "cancelled")
     counts = await gateway.until(lambda counts: counts["http_requests"] == 1)
     assert counts["connections"] == 1
+
+
+async def test_django_closes_the_body_of_a_client_that_left_while_send_waits(serve: Serve) -> None:
+    gateway = await serve("tests.server.django_application:application")
+    async with gateway.connect(receive_buffer=SMALL_RECEIVE_BUFFER) as client:
+        await client.get("/stream")
+        await gateway.get("/journal?event=paused")
+        left_at = time.monotonic()
+    notes = await gateway.get("/journal?event=closed")
+    assert notes["events"]["closed"] - left_at < 5
 
 
 async def test_the_application_can_cut_its_connection(gateway: Gateway, name: str) -> None:
