@@ -10,8 +10,20 @@ import httpx
 import openai
 import pytest
 
+from headrace_wire.messages import StreamState
 from tests.support.live_stack import LiveStack
 from tests.support.processes import Process, free_port
+from tests.support.stream_probe import StreamProbe
+
+
+def deploy(stack: LiveStack, name: str, **fields: object) -> None:
+    """Create a deployment as an admin would; nobody serves it."""
+    stack.run_django(
+        "from apps.deployments.models import ModelDeployment\n"
+        "from apps.deployments.services import deployment_create\n"
+        f"deployment_create(deployment=ModelDeployment(name={name!r}, model='x', engine='simulated', **{fields!r}))"
+    )
+
 
 ASK: Any = [{"role": "user", "content": "Say something."}]
 
@@ -21,13 +33,9 @@ def client(live_stack: LiveStack) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{live_stack.base_url}/v1", api_key=live_stack.api_key, max_retries=0)
 
 
-def running(stack: LiveStack) -> int:
-    """Return how many requests the engines of the stack hold, as their workers report."""
-    code = (
-        "from apps.deployments.selectors import worker_registrations\n"
-        "print(sum(w.num_requests_running + w.num_requests_waiting for w in worker_registrations()))"
-    )
-    return int(stack.run_django(code).splitlines()[-1])
+@pytest.fixture
+def probe(live_stack: LiveStack) -> StreamProbe:
+    return StreamProbe(live_stack.redis_url)
 
 
 def test_streamed_text_equals_the_plain_answer(client: openai.OpenAI) -> None:
@@ -127,7 +135,7 @@ def test_a_plain_answer_tells_its_stream_and_times(live_stack: LiveStack) -> Non
     assert int(answer.headers["openai-processing-ms"]) >= int(answer.headers["x-headrace-ttft-ms"])
 
 
-def test_leaving_stops_the_engine_and_counts_what_was_generated(live_stack: LiveStack) -> None:
+def test_leaving_stops_the_engine_and_counts_what_was_generated(live_stack: LiveStack, probe: StreamProbe) -> None:
     headers = {"authorization": f"Bearer {live_stack.api_key}"}
     body = {"model": "slow", "messages": ASK, "stream": True, "max_tokens": 400, "ignore_eos": True}
     url = f"{live_stack.base_url}/v1/chat/completions"
@@ -135,20 +143,21 @@ def test_leaving_stops_the_engine_and_counts_what_was_generated(live_stack: Live
         stream_id = answer.headers["x-headrace-stream-id"]
         lines = answer.iter_lines()
         next(line for line in lines if '"content":' in line and '"role"' not in line)
-    ended = live_stack.stream_end(stream_id)
-    assert ended["state"] == "cancelled"
-    assert ended["usage"]["completion_tokens"] == ended["tokens_logged"]
-    assert 0 < ended["usage"]["completion_tokens"] < 400
+    ended = probe.wait_for_end(stream_id)
+    assert ended.state is StreamState.CANCELLED
+    assert 0 < ended.usage.completion_tokens < 400
+    assert ended.usage.completion_tokens == ended.seq - 1
+    probe.wait_until_idle("slow")
 
 
-def test_a_plain_request_that_leaves_is_stopped_too(live_stack: LiveStack) -> None:
+def test_a_plain_request_that_leaves_is_stopped_too(live_stack: LiveStack, probe: StreamProbe) -> None:
     headers = {"authorization": f"Bearer {live_stack.api_key}"}
     body = {"model": "slow", "messages": ASK, "max_tokens": 400, "ignore_eos": True}
-    before = live_stack.stream_ids()
+    before = probe.stream_ids()
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{live_stack.base_url}/v1/chat/completions", json=body, headers=headers, timeout=0.7)
-    (stream_id,) = live_stack.stream_ids() - before
-    assert live_stack.stream_end(stream_id)["state"] == "cancelled"
+    (stream_id,) = probe.stream_ids() - before
+    assert probe.wait_for_end(stream_id).state is StreamState.CANCELLED
 
 
 def test_curl_streams(live_stack: LiveStack) -> None:
@@ -180,19 +189,16 @@ def test_nginx_with_default_buffering_still_streams(live_stack: LiveStack, nginx
         proxy.wait_for_address(("127.0.0.1", port))
         headers = {"authorization": f"Bearer {live_stack.api_key}"}
         body = {"model": "slow", "messages": ASK, "stream": True, "max_tokens": 12, "ignore_eos": True}
-        arrivals = []
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         with httpx.stream("POST", url, json=body, headers=headers, timeout=20) as answer:
-            for line in answer.iter_lines():
-                if '"content":' in line:
-                    arrivals.append(time.monotonic())
+            arrivals = [time.monotonic() for line in answer.iter_lines() if '"content":' in line]
         # Twelve tokens 50 ms apart: a proxy that buffers would hand them over in one moment.
         assert len(arrivals) >= 8
         assert arrivals[-1] - arrivals[0] > 0.3
 
 
 def test_without_a_worker_the_request_waits_then_fails_with_503(live_stack: LiveStack) -> None:
-    live_stack.deploy("nobody", {"engine_args": {}, "queue_timeout_seconds": 1})
+    deploy(live_stack, "nobody", queue_timeout_seconds=1)
     client = openai.OpenAI(base_url=f"{live_stack.base_url}/v1", api_key=live_stack.api_key, max_retries=0)
     started = time.monotonic()
     with pytest.raises(openai.InternalServerError) as plain:

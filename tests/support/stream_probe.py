@@ -1,0 +1,79 @@
+"""Looks at streams from behind: their logs and records in Redis, and what workers say of their engines."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis import Redis
+
+from headrace_wire import codec, redis_keys
+from headrace_wire.fleet import WorkerInfo
+from headrace_wire.messages import AnyLogEntry, Delta, Ended
+
+DEADLINE_SECONDS = 20
+
+
+@dataclass
+class StreamProbe:
+    """Reads the live state of a stack; writes nothing."""
+
+    redis_url: str
+    redis: "Redis" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.redis = Redis.from_url(self.redis_url)
+
+    def stream_ids(self) -> set[str]:
+        """Return the streams that have a log."""
+        prefix = redis_keys.log_prefix()
+        keys: Any = self.redis.keys(f"{prefix}*")
+        return {key.decode().removeprefix(prefix) for key in keys}
+
+    def wait_for_end(self, stream_id: str) -> Ended:
+        """Return the terminal entry, waiting for it."""
+        last = "0-0"
+        while True:
+            key = redis_keys.log_key(stream_id)
+            rows: Any = self.redis.xread({key: last}, block=DEADLINE_SECONDS * 1000)
+            assert rows, f"{stream_id} did not end within {DEADLINE_SECONDS} s"
+            groups = rows.values() if isinstance(rows, dict) else [rows[0][1]]
+            for row_id, fields in _flat(next(iter(groups))):
+                last = row_id
+                entry = codec.decode_log_entry(fields[b"d"])
+                if isinstance(entry, Ended):
+                    return entry
+
+    def entries(self, stream_id: str) -> list[AnyLogEntry]:
+        """Return the whole log."""
+        rows: Any = self.redis.xrange(redis_keys.log_key(stream_id))
+        return [codec.decode_log_entry(fields[b"d"]) for _, fields in rows]
+
+    def text(self, stream_id: str) -> str:
+        """Return the text of the log."""
+        return "".join(entry.text for entry in self.entries(stream_id) if isinstance(entry, Delta))
+
+    def state(self, stream_id: str) -> str:
+        """Return the state on the stream's record."""
+        state: Any = self.redis.hget(redis_keys.stream_key(stream_id), "state")
+        return str(state.decode())
+
+    def wait_until_idle(self, deployment: str) -> WorkerInfo:
+        """Return the registration of the deployment's worker once its engine holds no request.
+
+        Workers rewrite their registration with every renewal (1 s) and announce only changes of state, so this looks
+        again every second.
+        """
+        with self.redis.pubsub() as channel:
+            channel.subscribe(redis_keys.fleet_channel())
+            for _ in range(DEADLINE_SECONDS):
+                rows: Any = self.redis.hgetall(redis_keys.workers_key())
+                for raw in rows.values():
+                    info = codec.decode(raw, WorkerInfo)
+                    if info.deployment == deployment and not info.num_requests_running + info.num_requests_waiting:
+                        return info
+                channel.get_message(timeout=1.0)
+        raise AssertionError(f"the engine of {deployment} is not idle after {DEADLINE_SECONDS} s")
+
+
+def _flat(rows: Any) -> Any:
+    """Return (id, fields) pairs; RESP3 nests them once more."""
+    return rows[0] if rows and isinstance(rows[0], list) and isinstance(rows[0][0], list | tuple) else rows
