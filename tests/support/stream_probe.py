@@ -51,6 +51,11 @@ class StreamProbe:
         """Return the text of the log."""
         return "".join(entry.text for entry in self.entries(stream_id) if isinstance(entry, Delta))
 
+    def token_count(self, stream_id: str) -> int:
+        """Return how many token ids the worker has logged: the engine's own count."""
+        raw: Any = self.redis.get(redis_keys.token_ids_key(stream_id))
+        return len(codec.unpack_token_ids(raw or b""))
+
     def state(self, stream_id: str) -> str:
         """Return the state on the stream's record."""
         state: Any = self.redis.hget(redis_keys.stream_key(stream_id), "state")
