@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from headrace_wire import codec, redis_keys
 from headrace_wire.functions import Call, Functions, Reply
-from headrace_wire.messages import Cancel, ControlMessage, GenerateRequest, StreamState
+from headrace_wire.messages import Cancel, ControlMessage, Credit, GenerateRequest, StreamState
 from headrace_wire.token_log import STREAM_MAX_SECONDS
 
 UNLISTED_GRACE_SECONDS = 2.0
@@ -41,6 +41,8 @@ class Claimed(Struct, frozen=True):
     is_late: bool
     """Its queue deadline passed before anybody took it."""
     request: GenerateRequest
+    credit: int = 0
+    """Position up to which it may generate; 0 for no limit."""
 
 
 class Taken(Struct, frozen=True):
@@ -71,6 +73,17 @@ class CancelOutcome(StrEnum):
     ENDED = "ended"
     RUNNING = "running"
     QUEUED = "queued"
+
+
+class GivenBack(StrEnum):
+    """What became of a stream that its owner gave up."""
+
+    SUSPENDED = "suspended"
+    QUEUED = "queued"
+    EXHAUSTED = "exhausted"
+    """Its attempts are used up: the caller still owns it and must end it."""
+    LOST = "lost"
+    """It was not the caller's (any more)."""
 
 
 class LeaseLostError(Exception):
@@ -112,6 +125,7 @@ class RequestQueue:
             int(queue_timeout_seconds * 1000),
             STREAM_MAX_SECONDS * 1000,
             request.log_ttl_seconds * 1000,
+            request.window,
         ]
         return "admit", keys, args
 
@@ -145,6 +159,22 @@ class RequestQueue:
         ]
         dead, taken = await self._functions.call("reap", keys, [incarnation, limit])
         return [who.decode() for who in dead], [_taken(row) for row in taken]
+
+    async def credit(self, positions: Sequence[tuple[str, int]]) -> int:
+        """Let streams generate up to these positions; returns how many got more than they had.
+
+        A position is absolute and only ever raises: repeated, late or reordered calls do no harm.
+        """
+        args: list[bytes | str | int] = []
+        for stream_id, up_to in positions:
+            args += [stream_id, up_to, codec.encode(Credit(stream_id, up_to))]
+        keys = [
+            redis_keys.stream_prefix(),
+            redis_keys.control_prefix(),
+            redis_keys.queue_prefix(),
+            redis_keys.bell_prefix(),
+        ]
+        return int(await self._functions.call("credit", keys, args))
 
     async def tell(self, messages: Sequence[tuple[str, ControlMessage]]) -> int:
         """Send control messages to owners of streams (or to `@<incarnation>`); returns how many had one."""
@@ -227,6 +257,39 @@ class RequestQueue:
         """Block until the deployment's bell rings; False on timeout. Needs a connection of its own (it blocks)."""
         return await self._redis.blpop([redis_keys.bell_key(deployment)], timeout=timeout_seconds) is not None
 
+    async def mark(self, states: Sequence[tuple[str, int, StreamState, str]]) -> int:
+        """Say of owned streams (stream id, epoch, running or held, reason) how they do; returns how many were ours."""
+        args: list[bytes | str | int] = []
+        for stream_id, epoch, state, reason in states:
+            args += [stream_id, epoch, state.value, reason]
+        return int(await self._functions.call("mark", [redis_keys.stream_prefix()], args))
+
+    async def suspend(
+        self, stream_id: str, *, epoch: int, incarnation: str, deployment: str, credit: int, reason: str
+    ) -> GivenBack:
+        """Give up an owned stream until its reader comes on; `credit` is what the owner knew."""
+        args: list[bytes | str | int] = [stream_id, epoch, credit, reason]
+        return await self._give_back("suspend", stream_id, incarnation, deployment, args)
+
+    async def requeue(
+        self, stream_id: str, *, epoch: int, incarnation: str, deployment: str, max_attempts: int
+    ) -> GivenBack:
+        """Give an owned stream back to the head of its queue, to be continued by another owner."""
+        args: list[bytes | str | int] = [stream_id, epoch, max_attempts]
+        return await self._give_back("requeue", stream_id, incarnation, deployment, args)
+
+    async def _give_back(
+        self, function: str, stream_id: str, incarnation: str, deployment: str, args: list[bytes | str | int]
+    ) -> GivenBack:
+        keys = [
+            redis_keys.stream_key(stream_id),
+            redis_keys.assigned_key(incarnation),
+            redis_keys.queue_key(deployment),
+            redis_keys.bell_key(deployment),
+        ]
+        reply: Reply = await self._functions.call(function, keys, args)
+        return GivenBack(reply.decode())
+
     async def settle(
         self, stream_id: str, *, epoch: int, incarnation: str, state: StreamState, log_ttl_seconds: int
     ) -> bool:
@@ -237,7 +300,7 @@ class RequestQueue:
 
 
 def _claimed(row: Reply) -> Claimed:
-    stream_id, epoch, admitted_ms, claimed_ms, attempt, late, request = row
+    stream_id, epoch, admitted_ms, claimed_ms, attempt, late, request, credit = row
     return Claimed(
         stream_id.decode(),
         int(epoch),
@@ -245,6 +308,7 @@ def _claimed(row: Reply) -> Claimed:
         int(attempt),
         bool(late),
         codec.decode_request(request),
+        int(credit),
     )
 
 

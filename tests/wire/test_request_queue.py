@@ -8,7 +8,7 @@ from headrace_wire import codec, redis_keys
 from headrace_wire.functions import Functions
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import Cancel, Credit, StreamState, WarmUp
-from headrace_wire.request_queue import CancelOutcome, LeaseLostError, Verdict
+from headrace_wire.request_queue import CancelOutcome, GivenBack, LeaseLostError, Verdict
 
 from .conftest import GATEWAY, WORKER, Wire
 
@@ -187,3 +187,84 @@ async def test_library_is_loaded_again_after_redis_lost_it(wire: Wire) -> None:
     await wire.redis.function_flush()
     assert await wire.admit(new_stream_id()) == (Verdict.QUEUED, 1)
     await Functions(wire.redis).load()
+
+
+async def claimed_stream(wire: Wire) -> tuple[str, int]:
+    """Admit a stream and claim it; return its id and epoch."""
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    (claimed,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    return stream_id, claimed.epoch
+
+
+async def told(wire: Wire) -> list[object]:
+    rows = await wire.redis.xrange(redis_keys.control_key(WORKER))
+    return [codec.decode_control(fields[b"d"]) for _, fields in rows[1:]]
+
+
+async def test_credit_only_rises_and_its_owner_is_told(wire: Wire) -> None:
+    stream_id, _ = await claimed_stream(wire)
+    assert await wire.queue.credit([(stream_id, 50), ("strm-unknown", 50)]) == 1
+    assert await wire.queue.credit([(stream_id, 50)]) == 0
+    assert await wire.queue.credit([(stream_id, 20), (stream_id, 60)]) == 1
+    assert await told(wire) == [Credit(stream_id, 50), Credit(stream_id, 60)]
+
+
+async def test_a_suspended_stream_comes_back_with_more_credit_and_keeps_its_attempts(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    give_up = {"incarnation": WORKER, "deployment": "m", "credit": 0, "reason": "slow_consumer"}
+    assert await wire.queue.suspend(stream_id, epoch=epoch - 1, **give_up) is GivenBack.LOST
+    assert await wire.queue.suspend(stream_id, epoch=epoch, **give_up) is GivenBack.SUSPENDED
+    assert await wire.queue.suspend(stream_id, epoch=epoch, **give_up) is GivenBack.LOST
+    assert await wire.queue.claim(WORKER, deployment="m", want=1) == []
+    assert (await wire.queue.renew(WORKER, lease_seconds=5, owned=[], channels=[])).lost == frozenset()
+    other = new_stream_id()
+    await wire.admit(other)
+    assert await wire.queue.credit([(stream_id, 40)]) == 1
+    first, second = await wire.queue.claim(WORKER, deployment="m", want=2)
+    assert (first.stream_id, first.credit, first.attempt) == (stream_id, 40, 1)
+    assert second.stream_id == other
+
+
+async def test_credit_that_crosses_a_suspension_is_not_lost(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    await wire.queue.credit([(stream_id, 40)])
+    outcome = await wire.queue.suspend(
+        stream_id, epoch=epoch, incarnation=WORKER, deployment="m", credit=30, reason="slow_consumer"
+    )
+    assert outcome is GivenBack.QUEUED
+    (again,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    assert again.stream_id == stream_id
+
+
+async def test_cancel_of_a_suspended_stream_makes_the_caller_end_it(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    await wire.queue.suspend(stream_id, epoch=epoch, incarnation=WORKER, deployment="m", credit=0, reason="x")
+    outcome, taken = await wire.queue.cancel(stream_id, tenant_id="t", reason="client", incarnation=GATEWAY)
+    assert outcome is CancelOutcome.QUEUED
+    assert taken > epoch
+    assert await wire.queue.credit([(stream_id, 99)]) == 1, "recorded, and nobody is queued by it"
+    assert await wire.queue.claim(WORKER, deployment="m", want=1) == []
+
+
+async def test_requeue_is_bounded_by_attempts(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    back = {"incarnation": WORKER, "deployment": "m", "max_attempts": 2}
+    assert await wire.queue.requeue(stream_id, epoch=epoch - 1, **back) is GivenBack.LOST
+    assert await wire.queue.requeue(stream_id, epoch=epoch, **back) is GivenBack.QUEUED
+    (again,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    assert again.attempt == 2
+    assert again.epoch > epoch
+    assert await wire.queue.requeue(stream_id, epoch=again.epoch, **back) is GivenBack.EXHAUSTED
+    assert await wire.queue.settle(
+        stream_id, epoch=again.epoch, incarnation=WORKER, state=StreamState.FAILED, log_ttl_seconds=10
+    )
+
+
+async def test_marks_are_the_owners_alone(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    assert await wire.queue.mark([(stream_id, epoch - 1, StreamState.HELD, "")]) == 0
+    assert await wire.queue.mark([(stream_id, epoch, StreamState.HELD, "slow_consumer")]) == 1
+    record = await wire.queue.record(stream_id)
+    assert record is not None
+    assert record.state is StreamState.HELD

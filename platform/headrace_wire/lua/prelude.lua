@@ -24,6 +24,9 @@ end
 
 local TERMINAL = { finished = true, failed = true, cancelled = true, replaced = true }
 
+-- States in which a stream has an owner who works on it.
+local OWNED = { running = true, held = true }
+
 -- Give a stream to `owner` under a new epoch and note it in the owner's assignment table.
 local function take(record_key, assigned_key, stream_id, owner, previous_epoch, now)
   local epoch = int(next_epoch(previous_epoch, now))

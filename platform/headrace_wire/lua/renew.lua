@@ -33,7 +33,7 @@ define('renew', function(keys, args)
       redis.call('HDEL', keys[2], id)
       local record = keys[3] .. id
       local f = redis.call('HMGET', record, 'owner', 'epoch', 'state', 'deployment')
-      if f[1] == me and f[2] == epoch and f[3] == 'running' then
+      if f[1] == me and f[2] == epoch and OWNED[f[3]] then
         enqueue(record, keys[4] .. f[4], keys[5] .. f[4], id, true)
       end
     end
