@@ -62,13 +62,16 @@ class Functions:
         await self.load()
         return await self._run(calls)
 
+    def command(self, call: Call) -> tuple[Argument, ...]:
+        """Return a call as the command that the server gets."""
+        name, keys, args = call
+        return ("FCALL", f"{name}_{self._version}", len(keys), *keys, *args)
+
     async def _run(self, calls: Sequence[Call]) -> list[Reply]:
         if len(calls) == 1:
-            name, keys, args = calls[0]
-            command = ("FCALL", f"{name}_{self._version}", len(keys), *keys, *args)
-            return [await self._redis.execute_command(*command)]  # type: ignore[no-untyped-call]
+            return [await self._redis.execute_command(*self.command(calls[0]))]  # type: ignore[no-untyped-call]
         pipeline = self._redis.pipeline(transaction=False)
-        for name, keys, args in calls:
-            pipeline.execute_command("FCALL", f"{name}_{self._version}", len(keys), *keys, *args)
+        for call in calls:
+            pipeline.execute_command(*self.command(call))
         result: list[Reply] = await pipeline.execute()
         return result

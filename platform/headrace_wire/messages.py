@@ -160,7 +160,7 @@ class Started(LogEntry, frozen=True, array_like=True, tag="s"):
     queue_time: float = 0.0
 
 
-class Delta(LogEntry, frozen=True, array_like=True, tag="d"):
+class Delta(LogEntry, frozen=True, array_like=True, tag="d", gc=False):
     """Text of the tokens `seq - tokens + 1 .. seq`. Text may be empty: a character can need several tokens."""
 
     tokens: int

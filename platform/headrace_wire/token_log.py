@@ -34,7 +34,7 @@ class AppendResult(IntEnum):
     """An id as high or higher is there: our own (an answer got lost) or a successor's. `tail` tells."""
 
 
-class Append(Struct, frozen=True):
+class Append(Struct, frozen=True, gc=False):
     """One entry to append, with the token ids that it adds."""
 
     entry: AnyLogEntry
@@ -73,6 +73,17 @@ class TokenLog:
             redis.exceptions.RedisError: no answer; what was appended is unknown, `tail` tells.
         """
         results: list[AppendResult] = [AppendResult.GONE] * len(appends)
+        for indices, call in self.append_calls(appends):
+            for i, result in zip(indices, await self._functions.call(*call), strict=True):
+                results[i] = AppendResult(result)
+        return results
+
+    def append_calls(self, appends: Sequence[Append]) -> list[tuple[list[int], Call]]:
+        """Return the calls that `append` makes, one per shard, each with the places in `appends` that it covers.
+
+        A call's answer is one integer, an `AppendResult`, per place.
+        """
+        calls: list[tuple[list[int], Call]] = []
         for shard, indices in self._by_shard([a.entry.stream_id for a in appends]).items():
             args: list[bytes | str | int] = [DELIVERY_LIMIT]
             for i in indices:
@@ -83,9 +94,8 @@ class TokenLog:
                 redis_keys.readers_prefix(shard),
                 redis_keys.delivery_prefix(shard),
             ]
-            for i, result in zip(indices, await self._functions.call("append", keys, args), strict=True):
-                results[i] = AppendResult(result)
-        return results
+            calls.append((indices, ("append", keys, args)))
+        return calls
 
     async def publish(self, entries: Sequence[Ended]) -> None:
         """Deliver terminal entries to the gateways that read their streams."""

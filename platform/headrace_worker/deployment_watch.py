@@ -22,13 +22,13 @@ class DeploymentWatch:
         self._redis = redis
         self._name = name
         self._seen = asyncio.Condition()
+        self._said_absent = False
         self.version = 0
         self.current: DeploymentConfig | None = None
         """None until the snapshot has the deployment; the last one known where it was removed."""
 
     async def run(self) -> None:
         """Follow the snapshot until cancelled. `redis` is blocked by this: it needs a client of its own."""
-        self._say_absent()
         while True:
             try:
                 async with self._redis.pubsub() as channel:
@@ -64,7 +64,10 @@ class DeploymentWatch:
     async def _refresh(self) -> None:
         key = redis_keys.snapshot_key()
         version: Reply = await self._redis.hget(key, "version")
-        if version is None or int(version) == self.version:
+        if version is None:
+            self._say_absent()
+            return
+        if int(version) == self.version:
             return
         row: Reply = await self._redis.hmget(key, ["version", "data"])
         snapshot = decode_snapshot(row[1])
@@ -78,7 +81,8 @@ class DeploymentWatch:
             self._say_absent()
 
     def _say_absent(self) -> None:
-        if self.current is None:
+        if self.current is None and not self._said_absent:
+            self._said_absent = True
             log.warning(
                 "deployment %r is not in the configuration snapshot (version %d): waiting", self._name, self.version
             )

@@ -1,6 +1,6 @@
 """What the worker needs of an engine. One protocol, so that everything else is tested without a model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -84,11 +84,15 @@ class RequestRefusedError(Exception):
         self.message = message
 
 
+Deliver = Callable[[list[EngineOutput]], None]
+"""Gets all outputs that are there at once, usually those of one engine step; called on the event loop."""
+
+
 class Engine(Protocol):
     """One started model. All methods belong to the event loop that called `start`."""
 
-    async def start(self) -> EngineInfo:
-        """Load the model.
+    async def start(self, deliver: Deliver) -> EngineInfo:
+        """Load the model; from now on, each step's outputs go to `deliver`.
 
         Raises:
             EngineRefusedError: the configuration is not acceptable.
@@ -97,7 +101,7 @@ class Engine(Protocol):
         ...
 
     async def submit(self, request: EngineRequest) -> None:
-        """Hand a request over; its outputs come from `outputs`.
+        """Hand a request over; its outputs are delivered.
 
         Raises:
             RequestRefusedError: it cannot be served as it is; nothing was queued.
@@ -112,12 +116,8 @@ class Engine(Protocol):
         """
         ...
 
-    async def outputs(self) -> list[EngineOutput]:
-        """Wait for outputs and return all that are there, at least one: usually one engine step.
-
-        Raises:
-            EngineDeadError: the engine is gone.
-        """
+    async def wait_death(self) -> str:
+        """Return why the engine is gone, as soon as it is. Never returns while it lives."""
         ...
 
     async def stats(self) -> EngineStats:

@@ -19,6 +19,7 @@ from headrace_worker.engine import (
     Engine,
     EngineDeadError,
     EngineInfo,
+    EngineOutput,
     EngineRefusedError,
     EngineRequest,
     EngineStats,
@@ -71,6 +72,7 @@ class EngineHost:
         self.stats = EngineStats()
         self.cold_start_seconds = 0.0
         self.warm_up_wanted = asyncio.Event()
+        self._generated = asyncio.Event()
 
     async def run(self) -> None:
         """Keep an engine running until cancelled."""
@@ -117,7 +119,7 @@ class EngineHost:
         began = time.monotonic()
         log.info("starting engine=%s model=%s", deployment.engine.value, deployment.model)
         try:
-            info = await engine.start()
+            info = await engine.start(self._deliver)
             await self._warm_up(engine, info)
         except EngineDeadError:
             self._metrics.engine_started("failed")
@@ -131,13 +133,17 @@ class EngineHost:
 
     async def _warm_up(self, engine: Engine, info: EngineInfo) -> None:
         """Generate one token: `ready` means that a generation was seen."""
+        self._generated.clear()
         await self._submit_warm_up(engine, info)
+        generated = asyncio.create_task(self._generated.wait())
+        death = asyncio.create_task(engine.wait_death())
         try:
-            async with asyncio.timeout(WARM_UP_SECONDS):
-                while not any(output.finish_reason for output in await engine.outputs()):
-                    pass
-        except TimeoutError as error:
-            raise EngineDeadError("The engine started but generated nothing.") from error
+            await asyncio.wait({generated, death}, timeout=WARM_UP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not generated.done():
+                raise EngineDeadError(death.result() if death.done() else "The engine started but generates nothing.")
+        finally:
+            generated.cancel()
+            death.cancel()
 
     async def _submit_warm_up(self, engine: Engine, info: EngineInfo) -> None:
         prompt_ids = info.tokenizer.encode("Hello", add_special_tokens=False).ids or [0]
@@ -158,7 +164,7 @@ class EngineHost:
         deaths: tuple[BaseException, ...] = ()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._pump(engine), name="outputs")
+                tasks.create_task(self._await_death(engine), name="death")
                 tasks.create_task(self._watch_stats(engine), name="stats")
                 tasks.create_task(self._follow_limit(), name="limit")
                 tasks.create_task(self._answer_warm_ups(engine, info), name="warm-ups")
@@ -167,10 +173,13 @@ class EngineHost:
             deaths = group.exceptions
         raise EngineDeadError(str(deaths[0]) if deaths else "the engine has ended")
 
-    async def _pump(self, engine: Engine) -> None:
-        feed = self._streams.feed
-        while True:
-            feed(await engine.outputs())
+    def _deliver(self, outputs: list[EngineOutput]) -> None:
+        self._streams.feed(outputs)
+        if not self._generated.is_set():
+            self._generated.set()
+
+    async def _await_death(self, engine: Engine) -> None:
+        raise EngineDeadError(await engine.wait_death())
 
     async def _watch_stats(self, engine: Engine) -> None:
         while True:

@@ -8,52 +8,61 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import count
 
 from redis.exceptions import RedisError
 
-from headrace_wire.functions import Functions
+from headrace_wire.functions import Functions, Reply
 from headrace_wire.messages import Ended, StreamState
 from headrace_wire.request_queue import RequestQueue
 from headrace_wire.token_log import Append, AppendResult, TokenLog
-from headrace_worker.connections import GuardedConnection
+from headrace_worker.append_link import AppendLink
 from headrace_worker.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
-BACK_OFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+BACK_OFF_SECONDS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 ROLLBACK_SECONDS = 3.0
 """How long a settled stream is remembered: longer than what a Redis with an every-second append-only file may lose."""
 
 
 class Publisher:
-    """Owns the outboxes of all streams between their claim and their settlement."""
+    """Owns the outboxes of all streams between their claim and their settlement.
+
+    One append is under way at a time, for all streams together; what comes meanwhile is merged into the next.
+    """
 
     def __init__(
         self,
-        appends: GuardedConnection,
+        url: str,
+        functions: Functions,
         token_log: TokenLog,
         queue: RequestQueue,
         *,
         on_drop: Callable[[str], None],
     ) -> None:
-        """Append over `appends`, publish and settle over the other two.
+        """Append over a link to `url`; everything that is rare goes over the client behind the other three.
 
         `on_drop` is called for a stream that belongs to somebody else, or whose log is gone: stop generating it.
         """
-        self._connection = appends
-        self._appends = TokenLog(appends.redis, Functions(appends.redis))
+        self._url = url
+        self._functions = functions
         self._token_log = token_log
         self._queue = queue
         self._on_drop = on_drop
         self._outboxes: dict[str, Outbox] = {}
         self._settled: deque[tuple[float, Outbox]] = deque()
         self._dirty: dict[str, Outbox] = {}
-        self._work = asyncio.Event()
+        self._under_way: list[Outbox] | None = None
+        """Outboxes of the append that is under way."""
+        self._link: AppendLink | None = None
+        self._link_broken = asyncio.Event()
+        self._is_flush_due = False
+        self._failures = 0
         self._empty = asyncio.Event()
         self._empty.set()
         self._endings = asyncio.TaskGroup()
-        self._failures = 0
 
     # ---- for generations and the lease
 
@@ -63,17 +72,14 @@ class Publisher:
         self._empty.clear()
 
     def put(self, outbox: Outbox, append: Append) -> None:
-        """Queue an entry. Everything that is put before the next turn of the event loop goes out in one append."""
+        """Queue an entry; it goes out with the next `flush`, at the latest with the next turn of the event loop."""
         if outbox.dropped:
             return
         outbox.add(append)
         self._dirty[outbox.stream_id] = outbox
-        self._work.set()
-
-    def adopt(self, outbox: Outbox, ended: Ended) -> None:
-        """Settle and publish an end that an earlier owner wrote and did not bring to its end."""
-        outbox.kept = [Append(ended)]
-        self._finish_all([outbox])
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self.flush)
 
     def owned(self) -> list[tuple[str, int]]:
         """Return (stream id, epoch) of everything that is worked on."""
@@ -86,83 +92,96 @@ class Publisher:
             if outbox is not None and outbox.ended is None:
                 self._drop(outbox)
 
+    def adopt(self, outbox: Outbox, ended: Ended) -> None:
+        """Settle and publish an end that an earlier owner wrote and did not bring to its end."""
+        outbox.kept = [Append(ended)]
+        self._finish_all([outbox])
+
     async def wait_empty(self) -> None:
         """Wait until every stream is settled and its end published."""
         await self._empty.wait()
 
-    # ---- the loop
-
     async def run(self) -> None:
-        """Append, settle and publish until cancelled."""
-        async with self._endings:
-            self._finish_all(await self._reconcile())
-            while True:
-                await self._work.wait()
-                self._work.clear()
-                while self._dirty:
-                    batch, self._dirty = list(self._dirty.values()), {}
-                    await self._append(batch)
-
-    async def _append(self, batch: Sequence[Outbox]) -> None:
-        appends = [append for outbox in batch for append in outbox.take()]
-        counts = [len(outbox.sent) for outbox in batch]
+        """Keep a link open until cancelled."""
         try:
-            results = await self._appends.append(appends)
-        except RedisError as error:
-            await self._failed(error)
+            async with self._endings:
+                while True:
+                    await self._recover()
+                    await self._link_broken.wait()
+        finally:
+            if self._link is not None:
+                self._link.close()
+
+    # ---- the way of every token
+
+    def flush(self) -> None:
+        """Send all that waits as one append, unless one is under way."""
+        self._is_flush_due = False
+        link, dirty = self._link, self._dirty
+        if link is None or self._under_way is not None or not dirty:
+            return
+        self._dirty = {}
+        self._under_way = under_way = list(dirty.values())
+        appends = [append for outbox in under_way for append in outbox.take()]
+        link.send(
+            [self._functions.command(call) for _, call in self._token_log.append_calls(appends)],
+            self._answered,
+        )
+
+    def _answered(self, replies: list[Reply] | RedisError) -> None:
+        under_way, self._under_way = self._under_way or [], None
+        problem = _problem(replies)
+        if problem:
+            self._break(problem)
             return
         self._failures = 0
-        ended: list[Outbox] = []
-        position = 0
-        for outbox, count in zip(batch, counts, strict=True):
-            verdicts = results[position : position + count]
-            position += count
-            if outbox.dropped:
-                continue
-            if all(verdict is AppendResult.ACCEPTED for verdict in verdicts):
-                outbox.acknowledge()
-                if outbox.ended is not None:
-                    ended.append(outbox)
-            else:
-                await self._refused(outbox)
+        ended = []
+        for outbox in under_way:
+            outbox.acknowledge()
+            if outbox.ended is not None:
+                ended.append(outbox)
         if ended:
             self._finish_all(ended)
-
-    async def _refused(self, outbox: Outbox) -> None:
-        try:
-            if await self._compare(outbox):
-                self._finish_all([outbox])
-        except RedisError as error:
-            await self._failed(error)
+        if self._dirty:
+            self.flush()
 
     # ---- after an error
 
-    async def _failed(self, error: RedisError) -> None:
-        log.warning("append failed: %s", error)
-        await self._pause()
-        self._finish_all(await self._reconcile())
+    def _break(self, reason: str) -> None:
+        """Stop appending until every log was compared with what we think is in it."""
+        log.warning("appends interrupted: %s", reason)
+        if self._link is not None:
+            self._link.close()
+        self._under_way = None
+        self._link = None
+        self._link_broken.set()
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(BACK_OFF_SECONDS[min(self._failures, len(BACK_OFF_SECONDS) - 1)])
-        self._failures += 1
-
-    async def _reconcile(self) -> list[Outbox]:
-        """Compare every stream with its log, as often as it takes; return those whose terminal entry is in it."""
+    async def _recover(self) -> None:
+        """Open a link and bring every stream in line with its log, as often as it takes."""
         for _, outbox in self._settled:
             self.open(outbox)
         self._settled.clear()
         while True:
+            self._link_broken.clear()
+            await asyncio.sleep(BACK_OFF_SECONDS[min(self._failures, len(BACK_OFF_SECONDS) - 1)])
+            self._failures += 1
+            link: AppendLink | None = None
             try:
-                with self._connection.connecting():
-                    await self._connection.redis.ping()
-                    return [outbox for outbox in list(self._outboxes.values()) if await self._compare(outbox)]
+                await self._functions.load()
+                link = await AppendLink.open(self._url, lost=lambda: self._break("the connection was lost"))
+                self._finish_all([outbox for outbox in list(self._outboxes.values()) if await self._compare(outbox)])
             except RedisError as error:
-                log.log(logging.DEBUG if self._failures > 1 else logging.WARNING, "redis is away: %s", error)
-                await self._pause()
+                log.log(logging.WARNING if self._failures < 3 else logging.DEBUG, "redis is away: %s", error)
+                if link is not None:
+                    link.close()
+            else:
+                self._link = link
+                self.flush()
+                return
 
     async def _compare(self, outbox: Outbox) -> bool:
         """Bring an outbox in line with its log; True when its terminal entry is in it."""
-        tail = await self._appends.tail(outbox.stream_id)
+        tail = await self._token_log.tail(outbox.stream_id)
         if outbox.dropped:
             return False
         if tail is None:
@@ -174,7 +193,6 @@ class Publisher:
             outbox.compare(tail)
             if outbox.has_work:
                 self._dirty[outbox.stream_id] = outbox
-                self._work.set()
         return outbox.ended is not None
 
     def _give_up(self, outbox: Outbox) -> None:
@@ -203,19 +221,18 @@ class Publisher:
 
     async def _finish(self, outboxes: Sequence[Outbox]) -> None:
         """Settle, then publish; both are repeated until Redis has answered, and both bear repetition."""
-        entries = [ended for outbox in outboxes if (ended := outbox.ended) is not None]
-        by_id = {outbox.stream_id: outbox for outbox in outboxes}
+        ended = [(outbox, entry) for outbox in outboxes if (entry := outbox.ended) is not None]
 
         async def settle_and_publish() -> None:
-            for entry in entries:
-                await self._settle(by_id[entry.stream_id], entry.state)
-            await self._token_log.publish(entries)
+            for outbox, entry in ended:
+                await self._settle(outbox, entry.state)
+            await self._token_log.publish([entry for _, entry in ended])
 
         await self._until_answered(settle_and_publish)
         now = time.monotonic()
         while self._settled and self._settled[0][0] < now - ROLLBACK_SECONDS:
             self._settled.popleft()
-        for outbox in outboxes:
+        for outbox, _ in ended:
             if outbox.ended is not None and self._outboxes.get(outbox.stream_id) is outbox:
                 self._settled.append((now, outbox))
                 self._close(outbox)
@@ -230,10 +247,22 @@ class Publisher:
         )
 
     async def _until_answered(self, call: Callable[[], Awaitable[None]]) -> None:
-        for attempt in range(1_000_000):
+        for attempt in count():
             try:
                 return await call()
             except RedisError as error:
                 log.warning("settlement waits for redis: %s", error)
-                await asyncio.sleep(BACK_OFF_SECONDS[min(attempt, len(BACK_OFF_SECONDS) - 1)])
+                await asyncio.sleep(BACK_OFF_SECONDS[min(attempt + 1, len(BACK_OFF_SECONDS) - 1)])
         return None
+
+
+def _problem(replies: list[Reply] | RedisError) -> str:
+    """Return why not every entry was accepted; empty when all were."""
+    if isinstance(replies, RedisError):
+        return str(replies)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            return str(reply)
+        if reply.count(AppendResult.ACCEPTED) != len(reply):
+            return "an entry was refused"
+    return ""

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker import simulated_tokenizer as built_in
 from headrace_worker.engine import (
+    Deliver,
     EngineDeadError,
     EngineInfo,
-    EngineOutput,
     EngineRefusedError,
     EngineRequest,
     EngineStats,
@@ -29,6 +29,7 @@ from headrace_worker.simulated_process import SimulatedProcess
 
 log = logging.getLogger(__name__)
 
+DEAD = "the simulated engine has ended"
 DEFAULT_MAX_MODEL_LEN = 32_768
 
 
@@ -48,11 +49,9 @@ class SimulatedEngine:
         self._deployment = deployment
         self._max_model_len = deployment.max_model_len or DEFAULT_MAX_MODEL_LEN
         self._backend: _Backend | None = None
-        self._ready: list[EngineOutput] = []
-        self._wake = asyncio.Event()
-        self._is_dead = False
+        self._death = asyncio.Event()
 
-    async def start(self) -> EngineInfo:
+    async def start(self, deliver: Deliver) -> EngineInfo:
         """Make the tokenizer, and start the stepping here or in a child."""
         try:
             args = msgspec.convert(self._deployment.engine_args, SimulatedArgs)
@@ -61,9 +60,9 @@ class SimulatedEngine:
         tokenizer = self._tokenizer()
         config = self._core_config(args, tokenizer)
         self._backend = (
-            await SimulatedProcess.start(config, emit=self._emit, died=self._died)
+            await SimulatedProcess.start(config, deliver=deliver, died=self._death.set)
             if args.process
-            else _InProcess(SimulatedCore(config, self._emit))
+            else _InProcess(SimulatedCore(config, deliver))
         )
         log.warning("simulated engine: answers are made up, no model is loaded")
         renderer = built_in.BuiltInRenderer(tokenizer)
@@ -81,8 +80,8 @@ class SimulatedEngine:
 
     async def submit(self, request: EngineRequest) -> None:
         """Queue a request."""
-        if self._backend is None or self._is_dead:
-            raise EngineDeadError("the simulated engine has ended")
+        if self._backend is None or self._death.is_set():
+            raise EngineDeadError(DEAD)
         length = len(request.prompt_ids)
         if not length:
             raise RequestRefusedError("invalid_request_error", "The prompt is empty.")
@@ -93,38 +92,25 @@ class SimulatedEngine:
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Stop requests."""
-        if self._backend is not None and not self._is_dead:
+        if self._backend is not None and not self._death.is_set():
             await self._backend.abort(request_ids)
 
-    async def outputs(self) -> list[EngineOutput]:
-        """Wait for the next step's outputs."""
-        while not self._ready:
-            if self._is_dead:
-                raise EngineDeadError("the simulated engine has ended")
-            self._wake.clear()
-            await self._wake.wait()
-        ready, self._ready = self._ready, []
-        return ready
+    async def wait_death(self) -> str:
+        """Wait until the stepping has ended."""
+        await self._death.wait()
+        return DEAD
 
     async def stats(self) -> EngineStats:
         """Return the engine's counts."""
-        if self._backend is None or self._is_dead:
-            raise EngineDeadError("the simulated engine has ended")
+        if self._backend is None or self._death.is_set():
+            raise EngineDeadError(DEAD)
         return await self._backend.stats()
 
     async def shutdown(self) -> None:
         """End the stepping."""
         if self._backend is not None:
             await self._backend.shutdown()
-        self._died()
-
-    def _emit(self, outputs: list[EngineOutput]) -> None:
-        self._ready += outputs
-        self._wake.set()
-
-    def _died(self) -> None:
-        self._is_dead = True
-        self._wake.set()
+        self._death.set()
 
     def _tokenizer(self) -> Tokenizer:
         path = built_in.tokenizer_file(self._deployment.model)

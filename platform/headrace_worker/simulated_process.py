@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace_worker.config import child_environment
-from headrace_worker.engine import EngineDeadError, EngineOutput, EngineRequest, EngineStats
+from headrace_worker.engine import Deliver, EngineDeadError, EngineOutput, EngineRequest, EngineStats
 from headrace_worker.process_guard import die_with_parent
 from headrace_worker.simulated_core import CoreConfig, SimulatedCore
 
@@ -56,36 +56,50 @@ def _frame(message: Struct) -> bytes:
     return len(payload).to_bytes(4, "little") + payload
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
-    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "little"))
+class _Frames(asyncio.Protocol):
+    """Cuts a byte stream into frames, without a task that would have to wake up for each."""
+
+    def __init__(self, take: Callable[[memoryview], None], closed: Callable[[], None]) -> None:
+        self._take = take
+        self._closed = closed
+        self._buffer = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Told by asyncio: bytes came."""
+        buffer = self._buffer + data if self._buffer else data
+        start, end = 0, len(buffer)
+        view = memoryview(buffer)
+        while end - start >= 4:
+            length = int.from_bytes(view[start : start + 4], "little")
+            if end - start - 4 < length:
+                break
+            self._take(view[start + 4 : start + 4 + length])
+            start += 4 + length
+        self._buffer = bytes(view[start:])
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Told by asyncio: the other side has closed."""
+        self._closed()
 
 
 class SimulatedProcess:
     """The worker's end."""
 
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        emit: Callable[[list[EngineOutput]], None],
-        died: Callable[[], None],
-    ) -> None:
-        self._process = process
-        self._reader, self._writer = streams
-        self._emit = emit
+    def __init__(self, deliver: Deliver, died: Callable[[], None]) -> None:
+        self._deliver = deliver
         self._died = died
+        self._process: asyncio.subprocess.Process | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._calls: dict[int, asyncio.Future[EngineStats]] = {}
         self._numbers = itertools.count()
-        self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(
-        cls, config: CoreConfig, *, emit: Callable[[list[EngineOutput]], None], died: Callable[[], None]
-    ) -> Self:
+    async def start(cls, config: CoreConfig, *, deliver: Deliver, died: Callable[[], None]) -> Self:
         """Start the child and hand it its configuration."""
+        self = cls(deliver, died)
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.create_subprocess_exec(
+            self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "headrace_worker.simulated_process",
@@ -95,20 +109,15 @@ class SimulatedProcess:
                 env=child_environment(),
                 start_new_session=True,
             )
-        streams = await asyncio.open_unix_connection(sock=ours)
-        self = cls(process, streams, emit, died)
-        self._writer.write(_frame(config))
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_unix_connection(lambda: _Frames(self._take, self._closed), sock=ours)
+        self._transport.write(_frame(config))
         await self.stats()
         return self
 
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
-
     async def submit(self, request: EngineRequest) -> None:
         """Hand a request over."""
-        self._writer.write(_frame(_Submit(request)))
+        self._write(_Submit(request))
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Stop requests; returns when the child has."""
@@ -121,19 +130,22 @@ class SimulatedProcess:
 
     async def shutdown(self) -> None:
         """End the child."""
-        self._reading.cancel()
-        self._writer.close()
-        if self._process.returncode is None:
+        if self._transport is not None:
+            self._transport.abort()
+        if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-        await self._process.wait()
+            await self._process.wait()
+
+    def _write(self, message: Struct) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise EngineDeadError("the simulated engine has ended")
+        self._transport.write(_frame(message))
 
     async def _call(self, message: Callable[[int], Struct]) -> EngineStats:
         number = next(self._numbers)
-        if self._reading.done():
-            raise EngineDeadError("the simulated engine has ended")
+        self._write(message(number))
         answer = self._calls[number] = asyncio.get_running_loop().create_future()
-        self._writer.write(_frame(message(number)))
         try:
             return await asyncio.wait_for(answer, ANSWER_SECONDS)
         except TimeoutError as error:
@@ -141,42 +153,61 @@ class SimulatedProcess:
         finally:
             del self._calls[number]
 
-    async def _read(self) -> None:
-        try:
-            while True:
-                message = _to_parent.decode(await _read_frame(self._reader))
-                if isinstance(message, _Step):
-                    self._emit(message.outputs)
-                elif (answer := self._calls.get(message.call)) is not None and not answer.done():
-                    answer.set_result(message.stats)
-        except (asyncio.IncompleteReadError, OSError):
-            for answer in self._calls.values():
-                if not answer.done():
-                    answer.set_exception(EngineDeadError("the simulated engine has ended"))
-            self._died()
+    def _take(self, frame: memoryview) -> None:
+        message = _to_parent.decode(frame)
+        if isinstance(message, _Step):
+            self._deliver(message.outputs)
+        elif (answer := self._calls.get(message.call)) is not None and not answer.done():
+            answer.set_result(message.stats)
+
+    def _closed(self) -> None:
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(EngineDeadError("the simulated engine has ended"))
+        self._died()
+
+
+class _Child:
+    """The child's end: steps until the worker closes the socket."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._core: SimulatedCore | None = None
+        self._ended = asyncio.Event()
+
+    async def serve(self, sock: socket.socket) -> None:
+        """Serve until the socket is closed."""
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_unix_connection(lambda: _Frames(self._take, self._ended.set), sock=sock)
+        await self._ended.wait()
+
+    def _take(self, frame: memoryview) -> None:
+        if self._core is None:
+            config = msgspec.msgpack.decode(frame, type=CoreConfig)
+            self._core = SimulatedCore(config, lambda outputs: self._write(_Step(outputs)))
+            return
+        message = _to_child.decode(frame)
+        if isinstance(message, _Submit):
+            self._core.submit(message.request)
+            return
+        if isinstance(message, _Abort):
+            self._core.abort(message.request_ids)
+        self._write(_Answer(message.call, self._core.stats()))
+
+    def _write(self, message: Struct) -> None:
+        if self._transport is not None:
+            self._transport.write(_frame(message))
 
 
 async def _serve(sock: socket.socket) -> None:
-    """The child: step until the worker closes the socket."""
-    reader, writer = await asyncio.open_unix_connection(sock=sock)
-    config = msgspec.msgpack.decode(await _read_frame(reader), type=CoreConfig)
-    core = SimulatedCore(config, lambda outputs: writer.write(_frame(_Step(outputs))))
-    while True:
-        message = _to_child.decode(await _read_frame(reader))
-        if isinstance(message, _Submit):
-            core.submit(message.request)
-            continue
-        if isinstance(message, _Abort):
-            core.abort(message.request_ids)
-        writer.write(_frame(_Answer(message.call, core.stats())))
+    await _Child().serve(sock)
 
 
 def main() -> None:
     """Run the child."""
     die_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-        asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
 
 
 if __name__ == "__main__":

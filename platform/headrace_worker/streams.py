@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from redis.exceptions import RedisError
 
 from headrace_wire import codec
+from headrace_wire.functions import Functions
 from headrace_wire.messages import Ended, GenerateRequest, StreamError
 from headrace_wire.request_queue import Claimed, RequestQueue
 from headrace_wire.token_log import Append, TokenLog
-from headrace_worker.connections import GuardedConnection
 from headrace_worker.engine import (
     Engine,
     EngineDeadError,
@@ -39,9 +39,9 @@ class Streams:
     """All live generations of one worker, never more than `room` allowed. Belongs to one event loop."""
 
     def __init__(
-        self, appends: GuardedConnection, token_log: TokenLog, queue: RequestQueue, metrics: WorkerMetrics
+        self, redis_url: str, functions: Functions, token_log: TokenLog, queue: RequestQueue, metrics: WorkerMetrics
     ) -> None:
-        self.publisher = Publisher(appends, token_log, queue, on_drop=self._dropped)
+        self.publisher = Publisher(redis_url, functions, token_log, queue, on_drop=self._dropped)
         self._log = token_log
         self._metrics = metrics
         self._live: dict[str, Generation] = {}
@@ -123,6 +123,7 @@ class Streams:
                 to_abort.append(output.request_id)
             if generation.ended is not None:
                 self._retire(generation)
+        self.publisher.flush()
         self._metrics.generated(tokens)
         if to_abort:
             self._tasks.create_task(self._abort(to_abort))

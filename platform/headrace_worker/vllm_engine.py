@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import multiprocessing
@@ -17,6 +18,7 @@ from headrace_wire.messages import ChatTurn, FinishReason
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.config import prepare_vllm_environment
 from headrace_worker.engine import (
+    Deliver,
     EngineDeadError,
     EngineInfo,
     EngineOutput,
@@ -60,15 +62,16 @@ class VllmEngine:
         self._llm: Any = None
         self._info: EngineInfo | None = None
         self._live: set[str] = set()
+        self._deliver: Deliver | None = None
         self._ready: list[EngineOutput] = []
-        self._wake = asyncio.Event()
         self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_stopping = False
 
     # ---- life
 
-    async def start(self) -> EngineInfo:
+    async def start(self, deliver: Deliver) -> EngineInfo:
         """Import vLLM, start EngineCore and load the model."""
+        self._deliver = deliver
         with tempfile.TemporaryDirectory(prefix="headrace-engine-") as folder:
             report = Path(folder) / "error.json"
             prepare_vllm_environment(error_file=report)
@@ -89,10 +92,11 @@ class VllmEngine:
         self._thread.shutdown(wait=False)
 
     def _shut_down(self) -> None:
-        llm, self._llm = self._llm, None
-        if llm is not None:
+        if self._llm is not None:
             with contextlib.suppress(Exception):
-                llm.shutdown()
+                self._llm.shutdown()
+            self._llm = self._info = None
+            gc.collect()  # its destructor fails noisily when it runs at the interpreter's end
         for child in multiprocessing.active_children():
             child.kill()
             child.join()
@@ -165,7 +169,6 @@ class VllmEngine:
     def _died(self, reason: str) -> None:
         if not self._death.done():
             self._death.set_result(reason)
-            self._wake.set()
 
     def _check_alive(self) -> None:
         if self._death.done():
@@ -222,12 +225,18 @@ class VllmEngine:
         finish = None if reason is None else _FINISH_REASONS.get(reason, FinishReason.ERROR)
         if finish is not None:
             self._live.discard(request_id)
+        if not self._ready:
+            asyncio.get_running_loop().call_soon(self._flush)  # after the last request of this step
         self._ready.append(
             EngineOutput(
                 request_id, list(completion.token_ids), finish, completion.stop_reason, output.num_cached_tokens or 0
             )
         )
-        self._wake.set()
+
+    def _flush(self) -> None:
+        ready, self._ready = self._ready, []
+        if self._deliver is not None and ready:
+            self._deliver(ready)
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Abort requests, and wait until EngineCore has done so."""
@@ -238,14 +247,9 @@ class VllmEngine:
         with contextlib.suppress(EngineDeadError):
             await self._ask("stats", seconds=ABORT_SECONDS)
 
-    async def outputs(self) -> list[EngineOutput]:
-        """Wait for the next step's outputs."""
-        while not self._ready:
-            self._check_alive()
-            self._wake.clear()
-            await self._wake.wait()
-        ready, self._ready = self._ready, []
-        return ready
+    async def wait_death(self) -> str:
+        """Wait until EngineCore has ended."""
+        return await asyncio.shield(self._death)
 
     async def stats(self) -> EngineStats:
         """Ask EngineCore for its counts."""

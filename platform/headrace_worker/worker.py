@@ -14,7 +14,6 @@ from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import LeaseLostError, RequestQueue
 from headrace_wire.token_log import TokenLog
 from headrace_worker.config import WorkerConfig
-from headrace_worker.connections import GuardedConnection
 from headrace_worker.deployment_watch import DeploymentWatch
 from headrace_worker.engine_host import EngineFactory, EngineHost
 from headrace_worker.intake import Intake
@@ -35,14 +34,13 @@ class Worker:
         self._config = config
         self._metrics = metrics or WorkerMetrics()
         self._redis = connect(config.redis_url)
-        self._appends = GuardedConnection(config.redis_url)
         self._control = connect(config.redis_url)
         self._bell = connect(config.redis_url)
         self._snapshots = connect(config.redis_url)
         functions = Functions(self._redis)
         queue = RequestQueue(self._redis, functions)
         bell = RequestQueue(self._bell, functions)
-        self._streams = Streams(self._appends, TokenLog(self._redis, functions), queue, self._metrics)
+        self._streams = Streams(config.redis_url, functions, TokenLog(self._redis, functions), queue, self._metrics)
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
         self._lease = Lease(self._redis, queue, self._streams, config, self._describe)
         self._intake = Intake(queue, bell, self._control, self._streams, deployment=config.deployment)
@@ -148,7 +146,7 @@ class Worker:
     async def _shutdown(self) -> None:
         await self._lease.leave()
         await self._host.shutdown()
-        for client in (self._redis, self._appends.redis, self._control, self._bell, self._snapshots):
+        for client in (self._redis, self._control, self._bell, self._snapshots):
             await client.aclose()
         log.info("worker ended")
 
