@@ -183,7 +183,9 @@ class Supervisor:
 
     async def _end(self, member: _Member, kind: ProcessKind) -> None:
         member.wanted = False
-        member.signal_group(signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            # Not its children: how they end is its own business, a worker's engine still has streams to finish.
+            member.process.terminate()
         assert member.watch is not None  # noqa: S101
         hurried = asyncio.create_task(self._hurry.wait())
         await asyncio.wait([member.watch, hurried], timeout=kind.stop_seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -16,14 +16,16 @@ _TEXT = """
   curl
     curl -N {base_url}/v1/chat/completions \\
       -H "Authorization: Bearer {api_key}" -H "Content-Type: application/json" \\
-      -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+      -d '{{"model": "{model}", "stream": true, "temperature": 0.2,
+           "messages": [{{"role": "user", "content": "Why are rivers useful?"}}]}}'
 
   Python, with the openai package
     {python} - <<'PY'
     from openai import OpenAI
     client = OpenAI(base_url="{base_url}/v1", api_key="{api_key}")
-    messages = [{{"role": "user", "content": "Hello!"}}]
-    for chunk in client.chat.completions.create(model="{model}", messages=messages, stream=True):
+    messages = [{{"role": "user", "content": "Why are rivers useful?"}}]
+    stream = client.chat.completions.create(model="{model}", messages=messages, temperature=0.2, stream=True)
+    for chunk in stream:
         print(chunk.choices[0].delta.content or "", end="", flush=True)
     PY
 
@@ -33,8 +35,9 @@ _TEXT = """
     from websockets.sync.client import connect
     headers = {{"Authorization": "Bearer {api_key}"}}
     with connect("{ws_url}", subprotocols=["headrace.v1"], additional_headers=headers) as socket:
-        messages = [{{"role": "user", "content": "Hello!"}}]
-        socket.send(json.dumps({{"type": "generate", "model": "{model}", "messages": messages}}))
+        messages = [{{"role": "user", "content": "Why are rivers useful?"}}]
+        generate = {{"type": "generate", "model": "{model}", "messages": messages, "temperature": 0.2}}
+        socket.send(json.dumps(generate))
         for text in socket:
             frame = json.loads(text)
             print(frame.get("text", ""), end="", flush=True)
