@@ -33,7 +33,7 @@ def flow(x):
 """
 
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
-    "quick": {"engine_args": {"ttft_ms": 30, "tpot_ms": 15, "answer": MARKDOWN}},
+    "quick": {"engine_args": {"ttft_ms": 30, "tpot_ms": 8, "answer": MARKDOWN}},
     "slow": {"engine_args": {"ttft_ms": 100, "tpot_ms": 50}, "default_max_tokens": 512},
 }
 """`quick` answers with `MARKDOWN`; `slow` writes for 25 seconds."""

@@ -1,18 +1,21 @@
 """All of Headrace as real processes: Redis, gateway, simulated workers, Celery. On SQLite, so that it starts fast."""
 
 import json
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from tests.support.environment import REPOSITORY_ROOT, child_environment
 from tests.support.processes import Process, free_port
 
 START_SECONDS = 60.0
+GATEWAY = "gateway"
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,16 @@ class LiveStack:
         process.wait_for_line(ready, timeout=START_SECONDS)
         return process
 
-    def start_gateway(self, port: int) -> Process:
-        """Starts a gateway on `port`."""
-        arguments = ("--host", "127.0.0.1", "--port", str(port))
-        return self.start(
-            sys.executable, "-m", "headrace.server", *arguments, name=f"gateway:{port}", ready="Listening on"
-        )
+    def start_gateway(self, port: int | None = None) -> Process:
+        """Starts a gateway, on the stack's own port where none is given."""
+        arguments = ("--host", "127.0.0.1", "--port", str(port or urlsplit(self.base_url).port))
+        return self.start(sys.executable, "-m", "headrace.server", *arguments, name=GATEWAY, ready="Listening on")
+
+    def kill_gateway(self) -> None:
+        """Kills the gateway that was started last, without a chance to say good-bye."""
+        process = next(process for process in reversed(self.processes) if process.name == GATEWAY)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
 
     def start_worker(self, deployment: str) -> Process:
         """Starts a worker of a deployment and waits until it serves."""
@@ -118,7 +125,7 @@ def running_stack(folder: Path, deployments: Mapping[str, Mapping[str, Any]]) ->
         cleaning.callback(stack.stop)
         for name in deployments:
             stack.start_worker(name)
-        stack.start_gateway(port)
+        stack.start_gateway()
         yield stack
 
 
