@@ -18,15 +18,20 @@ class UiConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # channels 
     joined: tuple[str, ...] = ()
 
     async def connect(self) -> None:
-        """Joins the groups of whoever is signed in; others are told 4401, after which pages do not come back."""
-        await self.accept()
+        """Joins the groups of whoever is signed in; others are told 4401, after which pages do not come back.
+
+        The groups come before the handshake: a page reads its data when the socket opens, and nothing that happens
+        from then on may be missed.
+        """
         user = self.scope.get("user")
         if not isinstance(user, User) or not user.is_active:
+            await self.accept()
             await self.close(code=UNAUTHENTICATED)
             return
         self.joined = await groups_of(user)
         for group in self.joined:
             await self.channel_layer.group_add(group, self.channel_name)
+        await self.accept()
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002
         """Leaves the groups."""
