@@ -2,8 +2,8 @@
 
 redis-py spends ~0.2 ms of Python on a command whatever is in it, and reconnects by itself where it finds its connection
 closed. Both are wrong here: a Redis that restarted may have lost its last second, and the next entry must not be
-written after the hole. A link never reconnects; its end is told, and the owner compares logs with memory before it opens
-another.
+written after the hole. A link never reconnects; its end is told, and the owner compares logs with memory before it
+opens another.
 """
 
 import asyncio
@@ -42,18 +42,16 @@ class AppendLink(asyncio.Protocol):
             redis.exceptions.RedisError: the server is unreachable or refuses us.
         """
         options: dict[str, Any] = dict(parse_url(url))
-        loop = asyncio.get_running_loop()
+        self = cls(lost)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                if "path" in options:
-                    _, self = await loop.create_unix_connection(lambda: cls(lost), options["path"])
-                else:
-                    tls = SSLConnection(**options).ssl_context.get() if url.startswith("rediss:") else None
-                    host, port = options.get("host", "localhost"), options.get("port", 6379)
-                    _, self = await loop.create_connection(lambda: cls(lost), host, port, ssl=tls)
+                await self._connect(options, use_tls=url.startswith("rediss:"))
                 await self._introduce(options)
-        except (OSError, TimeoutError) as error:
-            raise RedisConnectionError(f"cannot connect: {error}") from error
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError | TimeoutError):
+                raise RedisConnectionError(f"cannot connect: {error}") from error
+            raise
         return self
 
     def send(self, commands: Sequence[Sequence[Argument]], answered: Answered) -> None:
@@ -71,6 +69,14 @@ class AppendLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    async def _connect(self, options: dict[str, Any], *, use_tls: bool) -> None:
+        loop = asyncio.get_running_loop()
+        if "path" in options:
+            await loop.create_unix_connection(lambda: self, options["path"])
+            return
+        tls = SSLConnection(**options).ssl_context.get() if use_tls else None
+        await loop.create_connection(lambda: self, options.get("host", "localhost"), options.get("port", 6379), ssl=tls)
+
     async def _introduce(self, options: dict[str, Any]) -> None:
         commands: list[list[Argument]] = []
         if options.get("password"):
@@ -79,9 +85,16 @@ class AppendLink(asyncio.Protocol):
         if options.get("db"):
             commands.append(["SELECT", options["db"]])
         commands.append(["PING"])
-        replied: asyncio.Future[list[Reply] | RedisError] = asyncio.get_running_loop().create_future()
-        self.send(commands, replied.set_result)
-        replies = await replied
+        replies: list[Reply] | RedisError = []
+        replied = asyncio.Event()
+
+        def answered(answer: list[Reply] | RedisError) -> None:
+            nonlocal replies
+            replies = answer
+            replied.set()
+
+        self.send(commands, answered)
+        await replied.wait()
         if isinstance(replies, RedisError):
             raise replies
         for reply in replies:
