@@ -13,7 +13,8 @@ from apps.api.openai_format import ChatChunks, chat_completion
 from apps.api.requests import ChatCompletionRequest, parse_chat_completion
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
-from apps.streams.services import StartedStream, stream_cancel, stream_start
+from apps.streams.services import StartedStream, stream_leave, stream_start
+from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.errors import HeadraceError, StreamCancelledError
@@ -47,6 +48,7 @@ async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
         (b"x-headrace-model-deployment", deployment.name.encode("latin-1", "replace")),
         (b"x-headrace-cache", b"bypass"),
     ]
+    limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
     answer = Answer(deployment.name, "sse" if request.stream else "http", exchange.started_at)
     follower = Follower(
         gateway,
@@ -56,17 +58,20 @@ async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
     )
     try:
         pump = _stream if request.stream else _plain
-        await _until_disconnect(exchange, pump(exchange, request, started, follower, answer))
+        await _until_disconnect(exchange, pump(exchange, gateway, request, started, follower, answer))
     finally:
-        started.subscription.close()
         answer.close()
-        if answer.ended is None:
-            # The reader left: the engine must not go on for nobody. Shielded, or the slot would outlive us.
-            await asyncio.shield(_cancel(gateway, caller.tenant.id, started.stream_id))
+        # A client of this route cannot resume: when it leaves, the engine must not go on for nobody.
+        stream_leave(gateway=gateway, tenant=caller.tenant, subscription=started.subscription, can_return=False)
 
 
 async def _stream(
-    exchange: Exchange, request: ChatCompletionRequest, started: StartedStream, follower: Follower, answer: Answer
+    exchange: Exchange,
+    gateway: Gateway,
+    request: ChatCompletionRequest,
+    started: StartedStream,
+    follower: Follower,
+    answer: Answer,
 ) -> None:
     include_usage = request.stream_options is not None and request.stream_options.include_usage
     chunks = ChatChunks(started.stream_id, request.model, include_usage=include_usage)
@@ -89,6 +94,8 @@ async def _stream(
             await exchange.write(out, more=ended is None)
         if text:
             answer.sent_text()
+            # What the transport has taken counts as delivered (its buffers are bounded and stated in docs).
+            gateway.credit.acknowledge(started.stream_id, started.subscription.position)
 
 
 def _ending(chunks: ChatChunks, head: bytes, ended: Ended) -> bytes:
@@ -99,7 +106,12 @@ def _ending(chunks: ChatChunks, head: bytes, ended: Ended) -> bytes:
 
 
 async def _plain(
-    exchange: Exchange, request: ChatCompletionRequest, started: StartedStream, follower: Follower, answer: Answer
+    exchange: Exchange,
+    gateway: Gateway,
+    request: ChatCompletionRequest,
+    started: StartedStream,
+    follower: Follower,
+    answer: Answer,
 ) -> None:
     parts: list[str] = []
     ended: Ended | None = None
@@ -108,6 +120,7 @@ async def _plain(
         if text:
             parts.append(text)
             answer.sent_text()
+            gateway.credit.acknowledge(started.stream_id, started.subscription.position)
     error = _failure(ended)
     if error is not None:
         raise error
@@ -142,10 +155,3 @@ async def _until_disconnect(exchange: Exchange, pump: Coroutine[Any, Any, None])
 async def _disconnected(exchange: Exchange) -> None:
     while (await exchange.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _cancel(gateway: Gateway, tenant_id: str, stream_id: str) -> None:
-    try:
-        await stream_cancel(gateway=gateway, tenant_id=tenant_id, stream_id=stream_id, reason="client_disconnected")
-    except HeadraceError as error:
-        log.warning("cancel_failed", stream_id=stream_id, error=str(error))

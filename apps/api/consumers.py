@@ -24,6 +24,7 @@ from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.runtime import current_gateway
 from apps.streams.services import stream_cancel
+from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.errors import (
@@ -33,11 +34,11 @@ from headrace_wire.errors import (
     PermissionDeniedError,
     RateLimitError,
 )
-from headrace_wire.snapshot import DetachedPolicy
 
 log = structlog.get_logger(__name__)
 
 MAX_STREAMS_PER_CONNECTION = 64
+STALLED_CLOSE_CODE = 4408
 
 
 class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ships no types
@@ -55,6 +56,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         try:
             self.gateway = await current_gateway()
             self.caller = self._authenticate(offered)
+            limit_stall(self.scope, self.caller.tenant.stall_timeout_seconds)
             if offered and SUBPROTOCOL not in offered:
                 raise InvalidRequestError(f"Offer the subprotocol {SUBPROTOCOL}.")
         except HeadraceError as error:
@@ -70,12 +72,8 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002
         """Stop the pumps; their streams go on or end as the tenant's policy says."""
-        pumps = dict(self._pumps)
-        await cancel_and_wait(*pumps.values())
+        await cancel_and_wait(*self._pumps.values())
         await asyncio.gather(*self._cancels, return_exceptions=True)
-        for pump in pumps:
-            if pump.started_here and not pump.ended and pump.stream_id is not None:
-                await self._detach(pump.stream_id)
 
     def _dispatch(self, frame: Frame) -> None:
         if isinstance(frame, Generate | Resume):
@@ -93,7 +91,14 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                 f"This connection has {MAX_STREAMS_PER_CONNECTION} streams; wait for one to end.",
                 retry_after_seconds=1.0,
             )
-        pump = StreamPump(self.gateway, self.caller, self.send, frame)
+        pump = StreamPump(
+            self.gateway,
+            self.caller,
+            frame,
+            send=self.send,
+            on_stall=self._stalled,
+            acknowledges=SUBPROTOCOL in self.scope["subprotocols"],
+        )
         task = asyncio.create_task(pump.run())
         self._pumps[pump] = task
         task.add_done_callback(lambda _: self._pumps.pop(pump, None))
@@ -111,18 +116,15 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             if pump.stream_id == frame.stream_id:
                 pump.acknowledge(frame.seq)
 
-    async def _detach(self, stream_id: str) -> None:
-        if self.caller.tenant.detached_policy is not DetachedPolicy.ABORT:
-            return
-        try:
-            await stream_cancel(
-                gateway=self.gateway,
-                tenant_id=self.caller.tenant.id,
-                stream_id=stream_id,
-                reason="client_disconnected",
-            )
-        except HeadraceError as error:
-            log.warning("detach_failed", stream_id=stream_id, error=str(error))
+    def _stalled(self) -> None:
+        """Close: the client has acknowledged nothing for its tenant's stall timeout."""
+        task = asyncio.create_task(self._close_stalled())
+        self._cancels.add(task)
+        task.add_done_callback(self._cancels.discard)
+
+    async def _close_stalled(self) -> None:
+        log.info("client_stalled", tenant=self.caller.tenant.slug, streams=len(self._pumps))
+        await self.close(code=STALLED_CLOSE_CODE, reason="stalled: nothing was acknowledged in time; resume later")
 
     def _authenticate(self, offered: list[str]) -> Caller:
         ticket = next((text.removeprefix(TICKET_PREFIX) for text in offered if text.startswith(TICKET_PREFIX)), None)

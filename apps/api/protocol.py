@@ -21,11 +21,17 @@ MAX_REF_LENGTH = 256
 
 
 class Generate(SamplingFields, kw_only=True, tag_field="type", tag="generate"):
-    """Start a stream; `ref` comes back in its frames until the client has seen the stream id."""
+    """Start a stream.
+
+    `ref` comes back in its frames. `window` asks for fewer tokens ahead of the acknowledged ones than the tenant
+    allows. `notices` asks for `slow_consumer` frames.
+    """
 
     model: str
     messages: list[ChatMessage]
     ref: str | None = None
+    window: int | None = None
+    notices: bool = False
 
 
 class Resume(Struct, kw_only=True, tag_field="type", tag="resume"):
@@ -34,6 +40,7 @@ class Resume(Struct, kw_only=True, tag_field="type", tag="resume"):
     stream_id: str
     after: int = 0
     ref: str | None = None
+    notices: bool = False
 
 
 class CancelFrame(Struct, kw_only=True, tag_field="type", tag="cancel"):
@@ -96,6 +103,10 @@ class FrameWriter:
     def delta(self, seq: int, text: str) -> str:
         """Return a frame with text up to position `seq`."""
         return f'{self._delta_head}{seq},"text":{_encode(text).decode()}}}'
+
+    def slow_consumer(self, seq: int, acknowledged: int) -> str:
+        """Return the frame that says that the engine waits for acknowledgements."""
+        return self._frame("slow_consumer", seq=seq, acknowledged=acknowledged)
 
     def end(self, ended: Ended, *, queue_seconds: float, ttft_seconds: float | None) -> str:
         """Return the frame that ends a stream that finished or was cancelled."""

@@ -10,11 +10,12 @@ from apps.api.answer import Answer
 from apps.api.error_rendering import logged_error
 from apps.api.protocol import FrameWriter, Generate, Resume, error_frame
 from apps.api.requests import conversation_of
+from apps.api.stall_timer import StallTimer
 from apps.streams.config_view import Caller
 from apps.streams.delivery import Subscription
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
-from apps.streams.services import stream_attach, stream_start
+from apps.streams.services import stream_attach, stream_leave, stream_start
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
 from headrace_wire.messages import AnyLogEntry, Ended, Started
 
@@ -26,9 +27,18 @@ SendText = Callable[[str], Awaitable[None]]
 class StreamPump:
     """Starts or resumes a stream and writes its frames at the client's pace."""
 
-    def __init__(self, gateway: Gateway, caller: Caller, send: SendText, frame: Generate | Resume) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        caller: Caller,
+        frame: Generate | Resume,
+        *,
+        send: SendText,
+        on_stall: Callable[[], None],
+        acknowledges: bool,
+    ) -> None:
+        """`acknowledges`: the client sends `ack` frames; else what the transport has taken counts as delivered."""
         self.stream_id: str | None = frame.stream_id if isinstance(frame, Resume) else None
-        self.started_here = isinstance(frame, Generate)
         self.ended = False
         self.sent_seq = 0
         """Position of the last token handed to the transport; acknowledgements are clamped to it."""
@@ -37,12 +47,20 @@ class StreamPump:
         self._caller = caller
         self._send = send
         self._frame = frame
+        self._acknowledges = acknowledges
+        self._stall = StallTimer(caller.tenant.stall_timeout_seconds, on_stall)
+        self._told_slow = False
         self._arrived_at = time.perf_counter()
         self._subscription: Subscription | None = None
 
     def acknowledge(self, seq: int) -> None:
-        """Note that the client has handled everything up to `seq`."""
-        self.acknowledged_seq = max(self.acknowledged_seq, min(seq, self.sent_seq))
+        """Note that the client has handled everything up to `seq`; more than was sent counts as what was sent."""
+        position = min(seq, self.sent_seq)
+        if position > self.acknowledged_seq and self.stream_id is not None:
+            self.acknowledged_seq = position
+            self._told_slow = False
+            self._stall.progress(still_owed=position < self.sent_seq)
+            self._gateway.credit.acknowledge(self.stream_id, position)
 
     async def run(self) -> None:
         """Serve the stream to its end; errors become frames, a lost connection ends it quietly."""
@@ -60,8 +78,9 @@ class StreamPump:
             failure = ServerError("The server failed to serve the stream.")
             await self._send_quietly(error_frame(failure, stream_id=self.stream_id, ref=self._frame.ref))
         finally:
+            self._stall.stop()
             if self._subscription is not None:
-                self._subscription.close()
+                stream_leave(gateway=self._gateway, tenant=self._caller.tenant, subscription=self._subscription)
 
     async def _serve(self) -> None:
         if isinstance(self._frame, Generate):
@@ -85,6 +104,7 @@ class StreamPump:
             deployment=deployment,
             conversation=conversation_of(frame.messages),
             sampling=frame.sampling(),
+            window=frame.window,
         )
         self.stream_id, self._subscription = started.stream_id, started.subscription
         await self._send(FrameWriter(started.stream_id, frame.ref).queued(started.position))
@@ -102,7 +122,7 @@ class StreamPump:
         self._subscription, deployment = await stream_attach(
             gateway=self._gateway, caller=self._caller, stream_id=frame.stream_id, after=frame.after
         )
-        self.sent_seq = frame.after
+        self.sent_seq = self.acknowledged_seq = frame.after
         return Follower(self._gateway, self._subscription, tenant_id=self._caller.tenant.id), deployment
 
     async def _write(self, writer: FrameWriter, answer: Answer, entries: list[AnyLogEntry]) -> None:
@@ -111,13 +131,27 @@ class StreamPump:
             if isinstance(entry, Started):
                 await self._send(writer.started(entry))
         if text:
-            position = self._subscription.position if self._subscription is not None else 0
-            self.sent_seq = position - 1 if ended is not None else position
+            # Before the send, during which the client may acknowledge already.
+            self.sent_seq = self._subscription.position if self._subscription is not None else 0
+            if self._acknowledges:
+                self._stall.owe()
             await self._send(writer.delta(self.sent_seq, text))
             answer.sent_text()
+            if not self._acknowledges:
+                self.acknowledge(self.sent_seq)
+            await self._tell_slow(writer)
         if ended is not None:
             self.ended = True
             await self._send(_final_frame(writer, answer, ended))
+
+    async def _tell_slow(self, writer: FrameWriter) -> None:
+        """Say once, to a client that asked for it, that its stream is held until it acknowledges."""
+        if not self._frame.notices or self._told_slow or self.stream_id is None:
+            return
+        granted = self._gateway.credit.granted(self.stream_id)
+        if granted and self.sent_seq >= granted and self.acknowledged_seq < self.sent_seq:
+            self._told_slow = True
+            await self._send(writer.slow_consumer(self.sent_seq, self.acknowledged_seq))
 
     async def _send_quietly(self, text: str) -> None:
         try:

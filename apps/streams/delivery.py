@@ -29,7 +29,18 @@ RECONNECT_SECONDS = 0.2
 class Subscription:
     """One reader's view of one stream: entries in order, each token position exactly once."""
 
-    __slots__ = ("_closed", "_entries", "_epoch", "_hub", "_log", "_must_read_log", "_waiter", "position", "stream_id")
+    __slots__ = (
+        "_closed",
+        "_entries",
+        "_epoch",
+        "_hub",
+        "_log",
+        "_must_read_log",
+        "_waiter",
+        "ended",
+        "position",
+        "stream_id",
+    )
 
     def __init__(self, hub: "Delivery", token_log: TokenLog, stream_id: str, *, after: int, read_log: bool) -> None:
         self.stream_id = stream_id
@@ -42,6 +53,8 @@ class Subscription:
         self._waiter: asyncio.Future[None] | None = None
         self._epoch = 0
         self._closed = False
+        self.ended = False
+        """Whether the terminal entry was given."""
 
     def push(self, entry: AnyLogEntry) -> None:
         """Take an entry from delivery; never waits."""
@@ -120,15 +133,17 @@ class Subscription:
         return entry.seq - isinstance(entry, Ended) > self.position
 
     def _is_news(self, entry: AnyLogEntry) -> bool:
-        if isinstance(entry, Opened):
+        if isinstance(entry, Opened) or self.ended:
             return False
         if isinstance(entry, Started):
             return entry.epoch > self._epoch
-        return entry.seq > self.position
+        return isinstance(entry, Ended) or entry.seq > self.position
 
     def _advance(self, entry: AnyLogEntry) -> None:
         if isinstance(entry, Started):
             self._epoch = entry.epoch
+        elif isinstance(entry, Ended):
+            self.ended = True
         else:
             self.position = entry.seq
 
@@ -146,6 +161,10 @@ class Delivery:
 
     def __len__(self) -> int:
         return sum(map(len, self._subscriptions.values()))
+
+    def is_read(self, stream_id: str) -> bool:
+        """Say whether a subscription to the stream is open here."""
+        return stream_id in self._subscriptions
 
     def stream_ids(self) -> list[str]:
         """Return the streams that somebody reads here."""

@@ -7,7 +7,9 @@ import structlog
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import ConfigReader, ConfigView
+from apps.streams.credit_book import CreditBook
 from apps.streams.delivery import Delivery
+from apps.streams.detachment import Departure, Detachment
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
 from apps.streams.rendering import Renderers
@@ -16,7 +18,7 @@ from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.functions import Functions
 from headrace_wire.ids import new_incarnation
 from headrace_wire.redis_client import connect
-from headrace_wire.request_queue import LeaseLostError, RequestQueue
+from headrace_wire.request_queue import CancelOutcome, LeaseLostError, RequestQueue
 from headrace_wire.token_log import TokenLog
 
 log = structlog.get_logger(__name__)
@@ -43,6 +45,8 @@ class Gateway:
         self.fleet = FleetView(self.redis, self.renderers)
         self.config_reader = ConfigReader(self.redis)
         self.delivery = Delivery(self._blocking_redis, self.token_log)
+        self.credit = CreditBook(self.queue)
+        self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self._delivery_task: asyncio.Task[None] | None = None
@@ -76,11 +80,14 @@ class Gateway:
             asyncio.create_task(self.config_reader.run(), name="config"),
             asyncio.create_task(self.fleet.run(), name="fleet"),
             asyncio.create_task(self._tick(), name="tick"),
+            asyncio.create_task(self.credit.run(), name="credit"),
         ]
         log.info("gateway_started", incarnation=self.incarnation, config_version=self.config.version)
 
     async def stop(self) -> None:
         """End all tasks and connections. Streams go on in their workers; other gateways can resume them."""
+        await self.detachment.finish()
+        await self.credit.flush()
         tasks = [*self._tasks, *([self._delivery_task] if self._delivery_task else [])]
         await cancel_and_wait(*tasks)
         self._tasks, self._delivery_task = [], None
@@ -94,6 +101,17 @@ class Gateway:
             self.incarnation, lease_seconds=self.lease_seconds, channels=[redis_keys.delivery_key(self.incarnation)]
         )
         self._delivery_task = asyncio.create_task(self.delivery.run(self.incarnation), name="delivery")
+
+    async def _abort(self, departure: Departure) -> None:
+        """Stop a stream that was left for good; its end is in the log for whoever comes later."""
+        outcome, epoch = await self.queue.cancel(
+            departure.stream_id,
+            tenant_id=departure.tenant_id,
+            reason="client_disconnected",
+            incarnation=self.incarnation,
+        )
+        if outcome is CancelOutcome.QUEUED:
+            await self.endings.cancelled(departure.stream_id, epoch=epoch)
 
     async def _tick(self) -> None:
         while True:

@@ -13,22 +13,28 @@ from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
 from apps.streams.delivery import Subscription
+from apps.streams.detachment import Departure
 from apps.streams.gateway import Gateway
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.errors import (
     ContextLengthError,
     DependencyUnavailableError,
     DrainingError,
+    LogRolledBackError,
     ServerOverloadedError,
     StreamGoneError,
     StreamNotFoundError,
 )
 from headrace_wire.ids import is_stream_id, new_stream_id
-from headrace_wire.messages import ChatTurn, GenerateRequest, SamplingParams
+from headrace_wire.messages import AnyLogEntry, ChatTurn, GenerateRequest, SamplingParams
 from headrace_wire.request_queue import CancelOutcome, Verdict
-from headrace_wire.snapshot import DeploymentConfig
+from headrace_wire.snapshot import DeploymentConfig, DetachedPolicy, TenantConfig
 
 log = structlog.get_logger(__name__)
+
+
+MIN_WINDOW = 8
+"""A smaller window would cost a Redis call per token."""
 
 
 class StartedStream(Struct, frozen=True):
@@ -50,6 +56,7 @@ async def stream_start(
     conversation: Sequence[ChatTurn],
     sampling: SamplingParams,
     stream_id: str | None = None,
+    window: int | None = None,
 ) -> StartedStream:
     """Render, admit and subscribe. The caller closes the subscription, whatever happens.
 
@@ -60,6 +67,7 @@ async def stream_start(
         conversation: The messages, system first.
         sampling: Checked fields; `max_tokens` 0 takes the deployment's default, `seed` -1 draws one.
         stream_id: A new id made before (the chat stores it first); made here when None.
+        window: Tokens that may be generated beyond the acknowledged ones; at most, and by default, the tenant's.
 
     Raises:
         ContextLengthError: prompt and answer do not fit.
@@ -79,7 +87,7 @@ async def stream_start(
         cache_salt=cache_salt(gateway.secret, caller.tenant.id),
         prompt_ids=pack_token_ids(prompt_ids or ()),
         conversation=() if prompt_ids is not None else tuple(conversation),
-        window=caller.tenant.stream_window,
+        window=_window(caller.tenant, window),
         log_ttl_seconds=caller.tenant.retention_seconds,
         ttft_timeout_seconds=deployment.ttft_timeout_seconds,
         inter_token_timeout_seconds=deployment.inter_token_timeout_seconds,
@@ -91,6 +99,7 @@ async def stream_start(
     except BaseException:
         subscription.close()
         raise
+    gateway.credit.open(stream_id, window=request.window, granted=request.window)
     return StartedStream(stream_id, deployment, position, deployment.queue_timeout_seconds, subscription)
 
 
@@ -102,6 +111,7 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
     Raises:
         StreamNotFoundError: unknown, or another tenant's.
         StreamGoneError: its log has expired.
+        LogRolledBackError: it has ended before position `after`.
         DependencyUnavailableError: Redis does not answer.
     """
     try:
@@ -111,11 +121,47 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
         # Ended streams have nothing more to deliver; to attach to one that ends just now does no harm.
         if not record.state.is_terminal and not await gateway.token_log.attach(stream_id, gateway.incarnation):
             raise StreamGoneError("The stream's log has expired.")
-        if record.state.is_terminal and await gateway.token_log.tail(stream_id) is None:
-            raise StreamGoneError("The stream's log has expired.")
+        if record.state.is_terminal:
+            _check_cursor(await gateway.token_log.tail(stream_id), after)
     except RedisError as error:
         raise DependencyUnavailableError("The stream store does not answer; try again.") from error
+    gateway.detachment.returned(stream_id)
+    if not record.state.is_terminal:
+        window = _window(caller.tenant, None)
+        gateway.credit.open(stream_id, window=window, acknowledged=after, granted=record.credit)
     return gateway.delivery.subscribe(stream_id, after=after, read_log=True), record.deployment
+
+
+def _check_cursor(tail: AnyLogEntry | None, after: int) -> None:
+    if tail is None:
+        raise StreamGoneError("The stream's log has expired.")
+    if after > tail.seq:
+        raise LogRolledBackError(f"The stream has ended at position {tail.seq - 1}, before your cursor {after}.")
+
+
+def stream_leave(
+    *, gateway: Gateway, tenant: TenantConfig, subscription: Subscription, can_return: bool = True
+) -> None:
+    """End a reader's subscription; the last one of a stream that goes on sets the tenant's detached policy in motion.
+
+    `can_return` is False for a client that has no means to resume: its stream is aborted at once.
+    """
+    subscription.close()
+    stream_id = subscription.stream_id
+    if gateway.delivery.is_read(stream_id):
+        return
+    if subscription.ended:
+        gateway.credit.close(stream_id)
+        return
+    departure = Departure(
+        stream_id,
+        tenant.id,
+        tenant.detached_policy if can_return else DetachedPolicy.ABORT,
+        tenant.detached_grace_seconds if can_return else 0.0,
+        subscription.position,
+        tenant.detached_tokens,
+    )
+    gateway.detachment.departed(departure, gateway=gateway.incarnation)
 
 
 async def stream_cancel(*, gateway: Gateway, tenant_id: str, stream_id: str, reason: str) -> CancelOutcome:
@@ -158,6 +204,10 @@ async def stream_expire_in_queue(*, gateway: Gateway, tenant_id: str, stream_id:
 def cache_salt(secret: bytes, tenant_id: str) -> str:
     """Return the prefix-cache partition of a tenant; a client can neither choose nor guess it (CVE-2025-46570)."""
     return hmac.new(secret, f"cache-salt:{tenant_id}".encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def _window(tenant: TenantConfig, asked: int | None) -> int:
+    return min(tenant.stream_window, max(MIN_WINDOW, asked)) if asked is not None else tenant.stream_window
 
 
 async def _render(gateway: Gateway, deployment: DeploymentConfig, conversation: Sequence[ChatTurn]) -> list[int] | None:

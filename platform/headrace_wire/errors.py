@@ -99,6 +99,14 @@ class StreamGoneError(ClientError):
     ws_close_code = 4410
 
 
+class LogRolledBackError(ClientError):
+    """The cursor lies beyond the stream's end: Redis lost its last second, and with it what the client has seen."""
+
+    code = "log_rolled_back"
+    http_status = 410
+    ws_close_code = 4410
+
+
 class StreamCancelledError(ClientError):
     """The stream was cancelled by somebody else than the reader who sees this."""
 

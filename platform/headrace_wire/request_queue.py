@@ -98,6 +98,9 @@ class StreamRecord(Struct, frozen=True):
     state: StreamState
     epoch: int
     log_ttl_seconds: int
+    credit: int = 0
+    reason: str = ""
+    """Why it is held or suspended."""
 
 
 class RequestQueue:
@@ -186,9 +189,9 @@ class RequestQueue:
 
     async def record(self, stream_id: str) -> StreamRecord | None:
         """Return the record, or None when there is none (any more). The caller compares the tenant."""
-        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms"]
+        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason"]
         row: Reply = await self._redis.hmget(redis_keys.stream_key(stream_id), names)
-        tenant, deployment, state, epoch, ttl = row
+        tenant, deployment, state, epoch, ttl, credit, reason = row
         if tenant is None or deployment is None or state is None:
             return None
         return StreamRecord(
@@ -197,6 +200,8 @@ class RequestQueue:
             StreamState(state.decode()),
             int(epoch or 0),
             int(ttl or 0) // 1000,
+            int(credit or 0),
+            (reason or b"").decode(),
         )
 
     # ---- owners

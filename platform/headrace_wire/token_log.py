@@ -136,9 +136,10 @@ class TokenLog:
         keys = [redis_keys.log_key(stream_id, shard), redis_keys.readers_key(stream_id, shard)]
         return bool(await self._functions.call("attach", keys, [gateway]))
 
-    async def detach(self, stream_id: str, gateway: str) -> None:
-        """Stop delivery to `gateway`."""
-        await self._redis.srem(redis_keys.readers_key(stream_id, shard_of(stream_id, self._shards)), gateway)
+    async def detach(self, stream_id: str, gateway: str) -> int:
+        """Stop delivery to `gateway`; returns how many gateways still read the stream."""
+        keys = [redis_keys.readers_key(stream_id, shard_of(stream_id, self._shards))]
+        return int(await self._functions.call("detach", keys, [gateway]))
 
     def _by_shard(self, stream_ids: Sequence[str]) -> dict[int, list[int]]:
         if self._shards == 1:

@@ -1,0 +1,98 @@
+"""What becomes of a stream that nobody reads any more: its tenant's policy (finish, continue a little, abort)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import structlog
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from apps.streams.credit_book import UNLIMITED, CreditBook
+from headrace_wire.snapshot import DetachedPolicy
+from headrace_wire.token_log import TokenLog
+
+log = structlog.get_logger(__name__)
+
+RETRY_SECONDS = 0.5
+
+
+class Departure(Struct, frozen=True):
+    """The last reader of a stream on this gateway has left."""
+
+    stream_id: str
+    tenant_id: str
+    policy: DetachedPolicy
+    grace_seconds: float
+    """How long somebody may come back before the policy acts; 0 where the client cannot (a plain SSE request)."""
+    position: int
+    """Of the last token that the reader was given."""
+    continue_tokens: int = 0
+    """Tokens that `continue` still allows beyond `position`."""
+
+
+class Detachment:
+    """Waits out the grace of unread streams, then lets their policy act. Attaching again in time stops it."""
+
+    def __init__(
+        self,
+        token_log: TokenLog,
+        credit: CreditBook,
+        *,
+        abort: Callable[[Departure], Awaitable[None]],
+    ) -> None:
+        self._log = token_log
+        self._credit = credit
+        self._abort = abort
+        self._waiting: dict[str, asyncio.Task[None]] = {}
+        self._hurry = asyncio.Event()
+
+    def departed(self, departure: Departure, *, gateway: str) -> None:
+        """Begin the grace of a stream; returns at once."""
+        self.returned(departure.stream_id)
+        task = asyncio.create_task(self._act(departure, gateway), name=f"detached {departure.stream_id}")
+        self._waiting[departure.stream_id] = task
+        task.add_done_callback(lambda _: self._forget(departure.stream_id, task))
+
+    def returned(self, stream_id: str) -> None:
+        """Stop waiting: somebody reads the stream again."""
+        task = self._waiting.pop(stream_id, None)
+        if task is not None:
+            task.cancel()
+
+    async def finish(self) -> None:
+        """Let every waiting policy act now (the gateway ends); returns when all have."""
+        self._hurry.set()
+        await asyncio.gather(*self._waiting.values(), return_exceptions=True)
+
+    def _forget(self, stream_id: str, task: "asyncio.Task[None]") -> None:
+        if self._waiting.get(stream_id) is task:
+            del self._waiting[stream_id]
+
+    async def _act(self, departure: Departure, gateway: str) -> None:
+        if departure.grace_seconds:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(departure.grace_seconds):
+                    await self._hurry.wait()
+        while True:
+            try:
+                if await self._log.detach(departure.stream_id, gateway) == 0:
+                    await self._apply(departure)
+            except RedisError as error:
+                log.warning("detach_failed", stream_id=departure.stream_id, error=str(error))
+                if self._hurry.is_set():
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def _apply(self, departure: Departure) -> None:
+        log.info("stream_unread", stream_id=departure.stream_id, policy=departure.policy.value)
+        if departure.policy is DetachedPolicy.ABORT:
+            await self._abort(departure)
+            return
+        up_to = UNLIMITED
+        if departure.policy is DetachedPolicy.CONTINUE:
+            up_to = departure.position + departure.continue_tokens
+        self._credit.release(departure.stream_id, up_to)
+        self._credit.close(departure.stream_id)

@@ -1,0 +1,31 @@
+"""What an edge uses of the server's view of its connection (`headrace.server.flow_control.TransportControl`)."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+EXTENSION = "headrace.transport"
+
+
+class Transport(Protocol):
+    """The part of the server's control that edges use."""
+
+    stall_timeout_seconds: float
+
+    def buffered_bytes(self) -> int:
+        """Return what waits in user space."""
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection."""
+
+
+def transport_of(scope: Mapping[str, Any]) -> Transport | None:
+    """Return the control of a connection, or None under a server that has none."""
+    control: Transport | None = (scope.get("extensions") or {}).get(EXTENSION)
+    return control
+
+
+def limit_stall(scope: Mapping[str, Any], seconds: float) -> None:
+    """Have the connection cut when its client takes nothing for `seconds`."""
+    control = transport_of(scope)
+    if control is not None:
+        control.stall_timeout_seconds = seconds
