@@ -150,7 +150,7 @@ async def test_a_client_that_reads_nothing_cannot_hold_up_the_end(serve: Serve, 
         started_at = time.monotonic()
         _drain(gateway)
         assert await _ended(gateway) == 0
-        assert time.monotonic() - started_at < 8
+        assert time.monotonic() - started_at < 20
 
 
 async def test_a_second_signal_ends_the_drain(serve: Serve, name: str) -> None:

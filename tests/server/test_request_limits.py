@@ -104,7 +104,7 @@ async def test_a_head_that_trickles_is_closed_at_its_deadline_while_others_are_s
         await client.send(b"GET /v1/models HTTP/1.1\r\n")
         trickling = asyncio.create_task(_trickle(client))
         status, _, body = await client.answer()
-        assert 0.5 < time.monotonic() - started_at < 5
+        assert 0.5 < time.monotonic() - started_at < 20
         assert (status, _error(body)["code"]) == (408, "request_timeout")
         trickling.cancel()
 
