@@ -1,0 +1,85 @@
+"""`python -m tests.load`, which is `make bench`: runs the cases, prints tables, writes JSON to var/bench/."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.load import simulated_case, vllm_case
+from tests.load.placement import Placement, on_core
+from tests.load.report import machine, render_table, simulated_rows, write_json
+from tests.load.simulated_case import TRANSPORTS, SimulatedLoad
+from tests.load.vllm_case import SYSTEMS, VllmLoad
+from tests.support.environment import REPOSITORY_ROOT, SupportEnvironment
+from tests.support.tiny_model import tiny_model_in
+
+_BEGAN = time.monotonic()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the bench; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    placement = Placement.of_this_machine()
+    content: dict[str, Any] = {"machine": machine()}
+    tables = []
+    if options.only != "vllm":
+        load = SimulatedLoad(streams=options.streams, tokens_per_second=options.rate, seconds=options.seconds)
+        tables.append(_simulated(load, placement, options.rounds, content))
+    if options.only != "sim":
+        model = options.model or tiny_model_in(SupportEnvironment.read().cache_dir)
+        tables.append(_vllm(VllmLoad(model, tuple(options.concurrency)), options.rounds, content))
+    path = write_json(options.output, content)
+    _say("\n\n".join(["", *tables, f"All figures: {path}"]))
+    return 0
+
+
+def _simulated(load: SimulatedLoad, placement: Placement, rounds: int, content: dict[str, Any]) -> str:
+    with on_core(placement.load):
+        measured = simulated_case.run_rounds(load, placement, rounds=rounds, progress=_progress)
+    content["simulated"] = {"load": load, "rounds": measured}
+    title = (
+        f"Simulated engine: {load.streams} streams x {load.tokens_per_second:g} tok/s for {load.seconds:g} s, "
+        f"engine's TTFT {load.ttft_ms:g} ms\n{placement}; median [range] of {rounds} rounds"
+    )
+    return render_table(title, tuple(TRANSPORTS), simulated_rows(measured, tuple(TRANSPORTS)))
+
+
+def _vllm(load: VllmLoad, rounds: int, content: dict[str, Any]) -> str:
+    measured = vllm_case.run_rounds(load, rounds=rounds, progress=_progress)
+    content["vllm"] = {"load": {**_public(load), "model": load.name}, "rounds": measured}
+    title = (
+        f"vllm bench serve: {load.name}, {load.input_tokens} tokens in, {load.output_tokens} out, "
+        f"temperature {load.temperature:g}\nmedian [range] of {rounds} rounds"
+    )
+    return render_table(title, (*SYSTEMS, "ratio"), vllm_case.table_rows(load, measured))
+
+
+def _public(load: VllmLoad) -> dict[str, Any]:
+    return {name: getattr(load, name) for name in load.__struct_fields__}
+
+
+def _progress(text: str) -> None:
+    print(f"[{time.monotonic() - _BEGAN:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.load", description="Measure Headrace on this machine.")
+    parser.add_argument("--only", choices=("sim", "vllm"), help="one case instead of both")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each case is measured (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of a simulated round's steady part")
+    parser.add_argument("--streams", type=int, default=32, help="simulated streams at a time (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=50.0, help="tokens per second of each (default: %(default)s)")
+    parser.add_argument("--model", type=Path, help="a model's folder for vLLM (default: the tests' tiny random Llama)")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8], help="of vLLM's bench")
+    parser.add_argument("--output", type=Path, default=REPOSITORY_ROOT / "var" / "bench", help="folder of the JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,219 @@
+"""Load clients, thin so that they measure the server and not themselves: one connection, one answer at a time.
+
+They understand answers of the simulated engine only, whose tokens are words with a space before each.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+
+SUBPROTOCOL = "headrace.v1"
+PROMPT = "Tell me of the wheel."
+
+
+@dataclass(slots=True)
+class SeenAnswer:
+    """One answer as its client saw it. Times are `perf_counter` seconds of this process."""
+
+    asked_at: float
+    arrivals: list[float] = field(default_factory=list)
+    """When each message that brought tokens was read."""
+    tokens: list[int] = field(default_factory=list)
+    """How many tokens each brought."""
+    completion_tokens: int = 0
+    """What the answer's usage says."""
+
+    @property
+    def ttft_seconds(self) -> float:
+        return self.arrivals[0] - self.asked_at
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every token that was counted by the server has arrived."""
+        return sum(self.tokens) == self.completion_tokens > 0
+
+    def gaps(self, begin: float, end: float) -> Iterator[float]:
+        """Yields the time between neighbouring messages that lie in the window."""
+        for before, after in zip(self.arrivals, self.arrivals[1:], strict=False):
+            if begin <= before and after <= end:
+                yield after - before
+
+    def tokens_within(self, begin: float, end: float) -> int:
+        """Returns how many tokens arrived in the window."""
+        return sum(count for at, count in zip(self.arrivals, self.tokens, strict=True) if begin <= at < end)
+
+
+class AnswerFailedError(Exception):
+    """The server did not answer as it should; the message is what it said."""
+
+
+class StreamClient(Protocol):
+    """An open connection."""
+
+    async def ask(self, max_tokens: int, *, first: Callable[[], None] | None = None) -> SeenAnswer:
+        """Asks for an answer and reads it to its end; calls `first` when its first token is there.
+
+        Raises:
+            AnswerFailedError: there was an error, or the stream broke off.
+        """
+        ...
+
+
+class _Delta(msgspec.Struct):
+    content: str = ""
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: dict[str, Any] | None = None
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class SseClient:
+    """Server-sent events over one keep-alive HTTP/1.1 connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, model: str, key: str) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._model = model
+        self._key = key
+
+    async def ask(self, max_tokens: int, *, first: Callable[[], None] | None = None) -> SeenAnswer:
+        """See `StreamClient`."""
+        body = json.dumps(
+            {
+                "model": self._model,
+                "messages": [{"role": "user", "content": PROMPT}],
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                "max_tokens": max_tokens,
+            }
+        ).encode()
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {self._key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        answer = SeenAnswer(time.perf_counter())
+        self._writer.write(head.encode() + body)
+        status = await self._reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in status.split(b"\r\n", 1)[0]:
+            raise AnswerFailedError(status.decode(errors="replace"))
+        async for event in self._events():
+            self._take(event, answer, first)
+        if not answer.is_complete:
+            raise AnswerFailedError(f"{sum(answer.tokens)} of {answer.completion_tokens} tokens arrived")
+        return answer
+
+    def _take(self, event: bytes, answer: SeenAnswer, first: Callable[[], None] | None) -> None:
+        if not event.startswith(b"data: {"):
+            return  # a comment, or [DONE]
+        now = time.perf_counter()
+        chunk = _decode_chunk(event[6:])
+        if chunk.error is not None:
+            raise AnswerFailedError(str(chunk.error))
+        if chunk.usage is not None:
+            answer.completion_tokens = chunk.usage.completion_tokens
+        words = sum(choice.delta.content.count(" ") for choice in chunk.choices)
+        if words:
+            answer.arrivals.append(now)
+            answer.tokens.append(words)
+            if first is not None and len(answer.arrivals) == 1:
+                first()
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        """Yields the events of a chunked body."""
+        rest = b""
+        while size := int(await self._reader.readuntil(b"\r\n"), 16):
+            rest += (await self._reader.readexactly(size + 2))[:-2]
+            *events, rest = rest.split(b"\n\n")
+            for event in events:
+                yield event
+        await self._reader.readexactly(2)
+
+
+class _Frame(msgspec.Struct):
+    type: str
+    seq: int = 0
+    usage: _Usage | None = None
+
+
+_decode_frame = msgspec.json.Decoder(_Frame).decode
+
+
+class WebSocketClient:
+    """`headrace.v1` over one connection."""
+
+    def __init__(self, connection: ClientConnection, model: str) -> None:
+        self._connection = connection
+        self._model = model
+
+    async def ask(self, max_tokens: int, *, first: Callable[[], None] | None = None) -> SeenAnswer:
+        """See `StreamClient`."""
+        request = {
+            "type": "generate",
+            "model": self._model,
+            "messages": [{"role": "user", "content": PROMPT}],
+            "max_tokens": max_tokens,
+        }
+        text = json.dumps(request)
+        answer, seq = SeenAnswer(time.perf_counter()), 0
+        await self._connection.send(text)
+        while True:
+            raw = await self._connection.recv(decode=False)
+            now = time.perf_counter()
+            frame = _decode_frame(raw)
+            if frame.type == "error":
+                raise AnswerFailedError(bytes(raw).decode())
+            if frame.type == "delta":
+                answer.arrivals.append(now)
+                answer.tokens.append(frame.seq - seq)
+                seq = frame.seq
+                if first is not None and len(answer.arrivals) == 1:
+                    first()
+            elif frame.type == "end":
+                answer.completion_tokens = frame.usage.completion_tokens if frame.usage else 0
+                if not answer.is_complete:
+                    raise AnswerFailedError(f"{seq} of {answer.completion_tokens} tokens arrived")
+                return answer
+
+
+@asynccontextmanager
+async def sse_client(host: str, port: int, *, model: str, key: str) -> AsyncIterator[SseClient]:
+    """Connects for server-sent events."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        yield SseClient(reader, writer, model, key)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def websocket_client(host: str, port: int, *, model: str, key: str) -> AsyncIterator[WebSocketClient]:
+    """Connects for `headrace.v1`."""
+    async with connect(
+        f"ws://{host}:{port}/v1/ws",
+        subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]  # a NewType of str
+        additional_headers={"Authorization": f"Bearer {key}"},
+        compression=None,
+        ping_interval=None,
+    ) as connection:
+        yield WebSocketClient(connection, model)

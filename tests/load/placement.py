@@ -1,0 +1,45 @@
+"""Which core does what: the system under test on one, load and simulated engine on another."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Cores by number; None where the machine has one core only and everything shares it."""
+
+    system: int | None
+    load: int | None
+
+    @classmethod
+    def of_this_machine(cls) -> "Placement":
+        """The first two cores that this process may use."""
+        cores = sorted(os.sched_getaffinity(0))
+        return cls(cores[0], cores[1]) if len(cores) > 1 else cls(None, None)
+
+    def __str__(self) -> str:
+        if self.system is None:
+            return "everything on one core"
+        return f"system under test on core {self.system}, load and simulated engine on core {self.load}"
+
+
+@contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """Keeps this thread, and the processes that it starts inside, on one core."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def move_process(pid: int, core: int | None) -> None:
+    """Moves a running process with all its threads."""
+    if core is None:
+        return
+    for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  the names are all that is wanted
+        os.sched_setaffinity(int(thread), {core})

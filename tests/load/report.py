@@ -1,0 +1,126 @@
+"""What a run leaves: tables for people on stdout, everything in a JSON file."""
+
+import datetime as dt
+import math
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from tests.load.measurements import median_of
+from tests.load.placement import Placement
+from tests.load.simulated_case import SimulatedRound
+from tests.support.environment import REPOSITORY_ROOT
+
+
+class Row(Struct, frozen=True):
+    """One line of a table: what was measured, the figures of each column's rounds, and how far a figure may go."""
+
+    label: str
+    columns: Sequence[Sequence[float]]
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def cells(self) -> list[str]:
+        """Returns the line's texts: label, median with the rounds' range for each column, target, verdict."""
+        medians = [median_of(rounds) for rounds in self.columns]
+        return [self.label, *map(_with_range, self.columns), *self._target(medians)]
+
+    def _target(self, medians: Sequence[float]) -> tuple[str, str]:
+        if self.at_most is not None:
+            return f"<= {self.at_most:g}", "" if all(value <= self.at_most for value in medians) else "missed"
+        if self.at_least is not None:
+            return f">= {self.at_least:g}", "" if all(value >= self.at_least for value in medians) else "missed"
+        return "", ""
+
+
+def render_table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Returns a table in plain text."""
+    lines = [["", *columns, "target", ""], *[row.cells() for row in rows]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    body = [
+        "  ".join([line[0].ljust(widths[0]), *[text.rjust(w) for text, w in zip(line[1:], widths[1:], strict=True)]])
+        for line in lines
+    ]
+    return "\n".join([title, *[line.rstrip() for line in body]])
+
+
+def simulated_rows(rounds: Sequence[SimulatedRound], transports: Sequence[str]) -> list[Row]:
+    """Returns the lines of the simulated engine's table; one column for each transport."""
+    by_transport = [[one for one in rounds if one.transport == name] for name in transports]
+
+    def row(label: str, figure: Any, *, at_most: float | None = None) -> Row:
+        return Row(label, [[figure(one) for one in column] for column in by_transport], at_most)
+
+    costs = {"gateway": 45.0, "worker": 15.0, "redis": 10.0}
+    return [
+        row("added TTFT beside the streams, p50 ms", lambda one: one.added_ttft_loaded.p50, at_most=6.0),
+        row("added TTFT beside the streams, p99 ms", lambda one: one.added_ttft_loaded.p99),
+        row("added TTFT alone, p50 ms", lambda one: one.added_ttft_alone.p50),
+        row("added TTFT alone, p99 ms", lambda one: one.added_ttft_alone.p99),
+        row("added TTFT, all streams at once, p50 ms", lambda one: one.added_ttft_burst.p50),
+        row("gap between messages, p50 ms", lambda one: one.gap.p50),
+        row("gap between messages, p99 ms", lambda one: one.gap.p99),
+        *[
+            row(f"{name} CPU, us per token", lambda one, name=name: one.costs[name].us_per_token, at_most=target)
+            for name, target in costs.items()
+        ],
+        *[row(f"  of it idle: {name}", lambda one, name=name: one.costs[name].idle_us_per_token) for name in costs],
+        *[row(f"{name} CPU, us per request", lambda one, name=name: one.costs[name].us_per_request) for name in costs],
+        *[row(f"{name} RSS, MiB", lambda one, name=name: one.costs[name].rss_mib) for name in costs],
+        row("tokens delivered per second", lambda one: one.tokens_per_second),
+        row("load core busy, share", lambda one: one.load_core_busy, at_most=0.8),
+    ]
+
+
+def machine() -> dict[str, Any]:
+    """Says where and with what the figures were made."""
+    return {
+        "cpu": _cpu_model(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "placement": str(Placement.of_this_machine()),
+        "commit": _commit(),
+    }
+
+
+def write_json(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes a run's figures into `folder` under the time of now and returns the file."""
+    now = dt.datetime.now(dt.UTC)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{now:%Y%m%d-%H%M%S}.json"
+    encoded = msgspec.json.encode({"measured_at": now, **content})
+    path.write_bytes(msgspec.json.format(encoded) + b"\n")
+    return path
+
+
+def _with_range(rounds: Sequence[float]) -> str:
+    text = _number(median_of(rounds))
+    known = [value for value in rounds if not math.isnan(value)]
+    return f"{text} [{_number(min(known))}-{_number(max(known))}]" if len(known) > 1 else text
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 200 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, cwd=REPOSITORY_ROOT, capture_output=True, text=True, check=False, timeout=10)
+    except OSError:
+        return ""
+    return done.stdout.strip()

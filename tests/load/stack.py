@@ -1,0 +1,75 @@
+"""A gateway, a worker and their Redis as the bench runs them: real processes, configured over the wire, no database."""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from redis.asyncio import Redis
+
+from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
+from headrace_wire.snapshot import DeploymentConfig
+from tests.load.placement import Placement, move_process, on_core
+from tests.support.environment import REPOSITORY_ROOT, child_environment
+from tests.support.processes import Process, free_port
+from tests.support.snapshots import KEY_A, publish_snapshot, snapshot
+
+HOST = "127.0.0.1"
+ENGINE_START_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchStack:
+    """What a case needs to know of the running stack."""
+
+    port: int
+    model: str
+    api_key: str
+    pids: dict[str, int]
+    """Of `gateway`, `worker` and `redis`."""
+    engine_pids: list[int]
+    """The worker's engine children."""
+
+
+@contextmanager
+def running_stack(deployment: DeploymentConfig, placement: Placement) -> Iterator[BenchStack]:
+    """Starts everything for one deployment and waits until it serves; the engine child goes to the load's core."""
+    with ExitStack() as cleaning:
+        folder = Path(cleaning.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
+        redis = EmbeddedRedis.in_directory(find_redis_server(), folder / "redis")
+        environ = child_environment(
+            REDIS_URL=redis.url,
+            DATABASE_URL=f"sqlite:///{folder / 'unused.sqlite3'}",
+            HEADRACE_STATE_DIR=str(folder),
+            HEADRACE_SECRET_KEY="of the bench alone",
+            DJANGO_SETTINGS_MODULE="headrace.settings.development",
+            HEADRACE_DRAIN_SECONDS="1",
+        )
+        port = free_port()
+        with on_core(placement.system):
+            server = cleaning.enter_context(Process(redis.command(), name="redis"))
+            server.wait_for_address(str(redis.socket))
+            asyncio.run(_configure(redis.url, deployment))
+            worker = _start(cleaning, environ, "headrace_worker", "--deployment", deployment.name)
+            gateway = _start(cleaning, environ, "headrace.server", "--host", HOST, "--port", str(port))
+        worker.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
+        gateway.wait_for_line("Listening on")
+        engines = [child.pid for child in psutil.Process(worker.pid).children(recursive=True)]
+        for pid in engines:
+            move_process(pid, placement.load)
+        pids = {"gateway": gateway.pid, "worker": worker.pid, "redis": server.pid}
+        yield BenchStack(port, deployment.name, KEY_A.reveal(), pids, engines)
+
+
+def _start(cleaning: ExitStack, environ: dict[str, str], module: str, *arguments: str) -> Process:
+    command = (sys.executable, "-m", module, *arguments)
+    return cleaning.enter_context(Process(command, name=module, environ=environ, cwd=REPOSITORY_ROOT))
+
+
+async def _configure(redis_url: str, deployment: DeploymentConfig) -> None:
+    async with Redis.from_url(redis_url) as redis:
+        await publish_snapshot(redis, snapshot(1, deployment))
