@@ -5,7 +5,7 @@ import pytest
 from redis.asyncio import Redis
 
 from headrace_wire import redis_keys
-from headrace_wire.functions import Functions
+from headrace_wire.functions import Functions, Reply
 from headrace_wire.messages import GenerateRequest, SamplingParams
 from headrace_wire.request_queue import RequestQueue, Verdict
 from headrace_wire.token_log import TokenLog
@@ -39,7 +39,7 @@ class Wire:
 
     async def delivered(self, gateway: str = GATEWAY) -> list[bytes]:
         """Return the payloads in a gateway's delivery stream; the first entry only creates it."""
-        rows = await self.redis.xrange(redis_keys.delivery_key(gateway))
+        rows: Reply = await self.redis.xrange(redis_keys.delivery_key(gateway))
         return [fields[b"d"] for _, fields in rows][1:]
 
 
