@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin, Subprotocol
 
 from headrace_wire.messages import StreamState
 from tests.support.live_stack import LiveStack
@@ -178,8 +179,8 @@ def test_a_forged_ticket_and_a_foreign_page_are_refused(live_stack: LiveStack) -
     for origin, code in ((live_stack.base_url, 4401), ("https://evil.example", 4403)):
         with connect(
             live_stack.ws_url,
-            subprotocols=["headrace.v1", "headrace.ticket.forged"],  # type: ignore[list-item]
-            origin=origin,  # type: ignore[arg-type]
+            subprotocols=[Subprotocol("headrace.v1"), Subprotocol("headrace.ticket.forged")],
+            origin=Origin(origin),
         ) as connection:
             hear(connection)
             with pytest.raises(ConnectionClosedError) as closed:

@@ -67,7 +67,7 @@ class StreamProbe:
         Workers rewrite their registration with every renewal (1 s) and announce only changes of state, so this looks
         again every second.
         """
-        with self.redis.pubsub() as channel:
+        with self.redis.pubsub() as channel:  # type: ignore[no-untyped-call]
             channel.subscribe(redis_keys.fleet_channel())
             for _ in range(DEADLINE_SECONDS):
                 rows: Any = self.redis.hgetall(redis_keys.workers_key())

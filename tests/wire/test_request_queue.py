@@ -1,11 +1,12 @@
 """Ownership of streams, on a real Redis: who may do what, and that a refusal changes nothing."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from headrace_wire import codec, redis_keys
-from headrace_wire.functions import Functions
+from headrace_wire.functions import Functions, Reply
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import Cancel, Credit, StreamState, WarmUp
 from headrace_wire.request_queue import CancelOutcome, GivenBack, LeaseLostError, Verdict
@@ -178,7 +179,7 @@ async def test_owner_is_told_in_its_control_channel(wire: Wire) -> None:
     await wire.queue.claim(WORKER, deployment="m", want=1)
     await wire.queue.cancel(stream_id, tenant_id="t", reason="client", incarnation=GATEWAY)
     assert await wire.queue.tell([(stream_id, Credit(stream_id, 9)), (f"@{WORKER}", WarmUp())]) == 2
-    rows = await wire.redis.xrange(redis_keys.control_key(WORKER))
+    rows: Reply = await wire.redis.xrange(redis_keys.control_key(WORKER))
     told = [codec.decode_control(fields[b"d"]) for _, fields in rows[1:]]
     assert told == [Cancel(stream_id, "client"), Credit(stream_id, 9), WarmUp()]
 
@@ -198,7 +199,7 @@ async def claimed_stream(wire: Wire) -> tuple[str, int]:
 
 
 async def told(wire: Wire) -> list[object]:
-    rows = await wire.redis.xrange(redis_keys.control_key(WORKER))
+    rows: Reply = await wire.redis.xrange(redis_keys.control_key(WORKER))
     return [codec.decode_control(fields[b"d"]) for _, fields in rows[1:]]
 
 
@@ -212,7 +213,7 @@ async def test_credit_only_rises_and_its_owner_is_told(wire: Wire) -> None:
 
 async def test_a_suspended_stream_comes_back_with_more_credit_and_keeps_its_attempts(wire: Wire) -> None:
     stream_id, epoch = await claimed_stream(wire)
-    give_up = {"incarnation": WORKER, "deployment": "m", "credit": 0, "reason": "slow_consumer"}
+    give_up: dict[str, Any] = {"incarnation": WORKER, "deployment": "m", "credit": 0, "reason": "slow_consumer"}
     assert await wire.queue.suspend(stream_id, epoch=epoch - 1, **give_up) is GivenBack.LOST
     assert await wire.queue.suspend(stream_id, epoch=epoch, **give_up) is GivenBack.SUSPENDED
     assert await wire.queue.suspend(stream_id, epoch=epoch, **give_up) is GivenBack.LOST
@@ -249,7 +250,7 @@ async def test_cancel_of_a_suspended_stream_makes_the_caller_end_it(wire: Wire) 
 
 async def test_requeue_is_bounded_by_attempts(wire: Wire) -> None:
     stream_id, epoch = await claimed_stream(wire)
-    back = {"incarnation": WORKER, "deployment": "m", "max_attempts": 2}
+    back: dict[str, Any] = {"incarnation": WORKER, "deployment": "m", "max_attempts": 2}
     assert await wire.queue.requeue(stream_id, epoch=epoch - 1, **back) is GivenBack.LOST
     assert await wire.queue.requeue(stream_id, epoch=epoch, **back) is GivenBack.QUEUED
     (again,) = await wire.queue.claim(WORKER, deployment="m", want=1)

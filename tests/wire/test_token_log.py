@@ -1,8 +1,9 @@
 """The token log's promises, on a real Redis: one writer, no revival, delivery of accepted entries only."""
 
 from headrace_wire import codec, redis_keys
+from headrace_wire.functions import Reply
 from headrace_wire.ids import new_stream_id
-from headrace_wire.messages import Delta, Ended, FinishReason, Started, StreamState, Timings, Usage
+from headrace_wire.messages import AnyLogEntry, Delta, Ended, FinishReason, Started, StreamState, Timings, Usage
 from headrace_wire.token_log import Append, AppendResult
 
 from .conftest import GATEWAY, Wire
@@ -20,7 +21,7 @@ async def opened(wire: Wire) -> str:
 
 async def test_entries_are_logged_delivered_and_read_back(wire: Wire) -> None:
     a, b = await opened(wire), await opened(wire)
-    entries = [
+    entries: list[AnyLogEntry] = [
         Started(a, 10, 0, "w", 1, 0.5),
         Delta(a, 10, 1, 1, "Hé"),
         Delta(b, 11, 2, 2, "…"),
@@ -40,7 +41,7 @@ async def test_delivery_ids_have_no_gaps(wire: Wire) -> None:
     a = await opened(wire)
     for seq in range(1, 4):
         await wire.log.append([Append(Delta(a, 10, seq, 1, "x"))])
-    rows = await wire.redis.xrange(redis_keys.delivery_key(GATEWAY))
+    rows: Reply = await wire.redis.xrange(redis_keys.delivery_key(GATEWAY))
     assert [row_id for row_id, _ in rows] == [b"1-0", b"1-1", b"1-2", b"1-3"]
 
 
