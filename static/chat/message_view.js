@@ -80,7 +80,7 @@ export class MessageView {
 
   #showStored() {
     this.element.removeAttribute("aria-busy");
-    const body = make("div", { class: "body" });
+    const body = make("div", { class: "body", hidden: !this.message.html });
     body.innerHTML = this.message.html; // sanitized by the server (apps/chat/markdown.py)
     body.querySelectorAll("pre").forEach(dressCode);
     this.element.replaceChildren(this.#label(), body, ...this.#notes(), this.#actions());

@@ -140,7 +140,7 @@ export class Sidebar {
     const conversation = this.#chosen;
     const field = document.getElementById("rename-title");
     field.value = conversation.title;
-    if ((await answerOf(this.renameDialog)) !== "ok" || field.value.trim() === conversation.title) return;
+    if ((await answerOf(this.renameDialog, field)) !== "ok" || field.value.trim() === conversation.title) return;
     try {
       this.put((await requests.rename(conversation.id, field.value)).conversation);
     } catch (error) {
@@ -152,7 +152,8 @@ export class Sidebar {
     this.menu.hidePopover();
     const conversation = this.#chosen;
     document.getElementById("delete-title").textContent = conversation.title;
-    if ((await answerOf(this.deleteDialog)) !== "ok") return;
+    const refusal = document.getElementById("delete-cancel");
+    if ((await answerOf(this.deleteDialog, refusal)) !== "ok") return;
     try {
       await requests.remove(conversation.id);
       this.drop(conversation.id);
@@ -163,9 +164,11 @@ export class Sidebar {
   }
 }
 
-function answerOf(dialog) {
+function answerOf(dialog, focused) {
   dialog.returnValue = "";
   dialog.showModal();
+  focused.focus();
+  focused.select?.();
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
 }
 

@@ -35,8 +35,13 @@ def flow(x):
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "quick": {"engine_args": {"ttft_ms": 30, "tpot_ms": 8, "answer": MARKDOWN}},
     "slow": {"engine_args": {"ttft_ms": 100, "tpot_ms": 50}, "default_max_tokens": 512},
+    "small": {
+        "engine_args": {"ttft_ms": 10, "tpot_ms": 5, "answer_tokens": 10},
+        "max_model_len": 200,
+        "default_max_tokens": 40,
+    },
 }
-"""`quick` answers with `MARKDOWN`; `slow` writes for 25 seconds."""
+"""`quick` answers with `MARKDOWN`; `slow` writes for 25 seconds; `small` has room for 200 tokens."""
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,7 @@ def last_answer(page: Page, state: str) -> Any:
 
 
 def wait_for_growth(page: Page) -> None:
-    """Returns when the answer on its way has grown several times since `WATCH`; the page forbids eval, so nothing polls."""
+    """Returns when the answer on its way has grown several times. The page's policy forbids conditions in strings."""
     expect(page.locator("body.has-grown")).to_be_attached()
 
 
@@ -134,8 +134,10 @@ def test_answer_grows_and_ends_as_safe_html(open_page: OpenPage) -> None:
 
 def test_stopped_shows_only_after_the_streams_end(open_page: OpenPage) -> None:
     frames: list[str] = []
+    sent: list[str] = []
 
     def listen(socket: WebSocket) -> None:
+        socket.on("framesent", lambda payload: sent.append(str(payload)))
         socket.on("framereceived", lambda payload: frames.append(str(payload)))
 
     page = open_page()
@@ -150,6 +152,9 @@ def test_stopped_shows_only_after_the_streams_end(open_page: OpenPage) -> None:
     ends = [frame for frame in frames if '"type":"end"' in frame]
     assert len(ends) == 1
     assert '"state":"cancelled"' in ends[0]
+    acknowledged = [json.loads(frame)["seq"] for frame in sent if '"type":"ack"' in frame]
+    assert acknowledged
+    assert acknowledged == sorted(set(acknowledged))
     length = len(last_answer(page, "stopped").locator(".body").inner_text())
     assert length < 3_000, "the answer went on"
     expect(page.get_by_role("button", name="Send")).to_be_visible()
@@ -265,6 +270,23 @@ def test_refused_message_comes_back_into_the_field(open_page: OpenPage, problems
     problems[:] = [problem for problem in problems if "404" not in problem]
 
 
+def test_long_conversation_goes_on_without_its_beginning(open_page: OpenPage, problems: list[str]) -> None:
+    page = open_page()
+    send(page, "a" * 120, model="small")
+    expect(last_answer(page, "complete")).to_be_visible()
+    expect(page.get_by_text("its beginning was left out")).to_have_count(0)
+    send(page, "b" * 120)
+    expect(page.get_by_text("its beginning was left out")).to_be_visible()
+    # What does not fit even alone is refused, stays on the page, and can be tried with another model.
+    send(page, "c" * 300)
+    expect(last_answer(page, "failed")).to_contain_text("maximum context length is 200 tokens")
+    expect(page.locator(".message.user .text").last).to_have_text("c" * 300)
+    page.get_by_label("Model").select_option("quick")
+    page.get_by_role("button", name="Try again").click()
+    expect(last_answer(page, "complete").locator("h1")).to_have_text("A short answer")
+    problems[:] = [problem for problem in problems if "400" not in problem]
+
+
 def test_unanswered_request_is_sent_again_as_the_same_turn(
     open_page: OpenPage, context: BrowserContext, problems: list[str]
 ) -> None:
@@ -283,6 +305,32 @@ def test_unanswered_request_is_sent_again_as_the_same_turn(
     expect(last_answer(page, "complete")).to_be_visible()
     expect(page.locator(".message.user")).to_have_count(1)
     problems[:] = [problem for problem in problems if "ERR_FAILED" not in problem]
+
+
+def test_reader_who_scrolled_up_is_left_alone(open_page: OpenPage) -> None:
+    page = open_page()
+    page.set_viewport_size({"width": 420, "height": 420})
+    page.evaluate(WATCH)
+    thread = page.get_by_role("region", name="Messages")
+    from_end = "e => Math.round(e.scrollHeight - e.clientHeight - e.scrollTop)"
+    send(page, "line\n" * 20, model="slow")
+    wait_for_growth(page)
+    assert thread.evaluate(from_end) <= 2, "the page does not follow the answer"
+    thread.hover()
+    page.mouse.wheel(0, -300)
+    jump = page.get_by_role("button", name="Go to the latest message")
+    expect(jump).to_be_visible()
+    place = thread.evaluate("e => e.scrollTop")
+    height = thread.evaluate("e => e.scrollHeight")
+    grown = re.compile(f"^.{{{len(page.locator('.live').inner_text()) + 150},}}$", re.DOTALL)
+    expect(page.locator(".live")).to_have_text(grown)
+    assert thread.evaluate("e => e.scrollHeight") > height
+    assert thread.evaluate("e => e.scrollTop") == place
+    jump.click()
+    expect(jump).to_be_hidden()
+    assert thread.evaluate(from_end) <= 2
+    page.get_by_role("button", name="Stop the answer").click()
+    expect(last_answer(page, "stopped")).to_be_visible()
 
 
 def test_keyboard_alone_is_enough(open_page: OpenPage) -> None:

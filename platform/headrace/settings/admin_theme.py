@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from django.http import HttpRequest
+from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 
@@ -9,11 +11,16 @@ def _link(title: str, icon: str, view: str) -> dict[str, Any]:
     return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{view}_changelist")}
 
 
+def _icon(_request: HttpRequest) -> str:
+    return static("chat/icon.svg")
+
+
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Headrace",
     "SITE_HEADER": "Headrace",
     "SITE_SUBHEADER": "Tokens from your own GPUs",
     "SITE_SYMBOL": "water",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": _icon}],
     "SITE_URL": "/",
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
@@ -43,6 +50,7 @@ UNFOLD: dict[str, Any] = {
                     _link("Members", "groups", "tenants_membership"),
                     _link("API keys", "key", "accounts_apikey"),
                     _link("Quotas", "speed", "quotas_quota"),
+                    _link("Conversations", "chat", "chat_conversation"),
                 ],
             },
             {
