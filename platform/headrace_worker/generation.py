@@ -21,11 +21,6 @@ from headrace_worker.engine import EngineOutput
 from headrace_worker.stop_strings import StopStrings
 from headrace_worker.text_decoder import TextDecoder
 
-_STATES = {
-    FinishReason.ABORT: StreamState.CANCELLED,
-    FinishReason.ERROR: StreamState.FAILED,
-}
-
 ENGINE_GAVE_UP = StreamError("engine_error", "The engine gave this request up.")
 
 
@@ -146,10 +141,10 @@ class Generation:
         self._write(token_ids, "".join(texts))
         if stop is not None:
             self._end(StreamState.FINISHED, FinishReason.STOP, stop_reason=stop)
-        elif finish is FinishReason.ERROR:
+        elif finish in {FinishReason.ERROR, FinishReason.ABORT}:  # nobody asked for it: aborts of ours are not reported
             self._end(StreamState.FAILED, FinishReason.ERROR, error=ENGINE_GAVE_UP)
         else:
-            self._end(_STATES.get(finish, StreamState.FINISHED), finish, stop_reason=output.stop_reason)
+            self._end(StreamState.FINISHED, finish, stop_reason=output.stop_reason)
         return False
 
     def _match(self, text: str, position: int) -> tuple[str, str | None]:

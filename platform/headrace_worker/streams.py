@@ -1,7 +1,9 @@
 """The streams that this worker works on: from a claim to the engine, and from the engine to the publisher."""
 
 import asyncio
+import contextlib
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -50,6 +52,8 @@ class Streams:
         self._rendering = asyncio.Lock()
         self._tasks = asyncio.TaskGroup()
         self._deadline_changed = asyncio.Event()
+        self._next_check = math.inf
+        """When deadlines are looked at next, monotonic."""
         self.batch_max: int | None = None
         """The deployment's bound of concurrent requests, below what the engine could run."""
         self.room_changed = asyncio.Event()
@@ -123,6 +127,8 @@ class Streams:
                 to_abort.append(output.request_id)
             if generation.ended is not None:
                 self._retire(generation)
+            elif generation.deadline < self._next_check:
+                self._deadline_changed.set()
         self.publisher.flush()
         self._metrics.generated(tokens)
         if to_abort:
@@ -240,9 +246,8 @@ class Streams:
                 self._fail(generation, STALLED)
             if stalled:
                 await self._abort([generation.stream_id for generation in stalled])
-            earliest = min((generation.deadline for generation in self._live.values()), default=None)
-            try:
-                async with asyncio.timeout(None if earliest is None else earliest - time.monotonic()):
+            self._next_check = min((generation.deadline for generation in self._live.values()), default=math.inf)
+            pause = None if self._next_check == math.inf else self._next_check - time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
                     await self._deadline_changed.wait()
-            except TimeoutError:
-                continue

@@ -29,7 +29,7 @@ from headrace_wire.messages import (
     StructuredOutput,
 )
 from headrace_wire.request_queue import RequestQueue
-from headrace_wire.snapshot import DeploymentConfig, EngineKind
+from headrace_wire.snapshot import ConfigSnapshot, DeploymentConfig, EngineKind
 from headrace_wire.token_log import TokenLog
 from headrace_worker.command import create_engine
 from headrace_worker.config import WorkerConfig
@@ -195,18 +195,20 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         state: WorkerState = WorkerState.READY,
         lease_seconds: float = 2.0,
         drain_seconds: float = 0.5,
+        url: str | None = None,
+        config: ConfigSnapshot | None = None,
     ) -> AsyncIterator[Worker]:
         deployment = deployment or simulated("sim")
-        await publish_snapshot(desk.redis, snapshot(1, deployment))
-        config = WorkerConfig(
+        await publish_snapshot(desk.redis, config or snapshot(1, deployment))
+        settings = WorkerConfig(
             deployment=deployment.name,
-            redis_url=redis_url,
+            redis_url=url or redis_url,
             lease_seconds=lease_seconds,
             renew_seconds=lease_seconds / 10,
             drain_seconds=drain_seconds,
             restart_seconds=0.05,
         )
-        worker = Worker(config, create, WorkerMetrics(CollectorRegistry()))
+        worker = Worker(settings, create, WorkerMetrics(CollectorRegistry()))
         task = asyncio.create_task(worker.run())
         try:
             await _unless_ended(task, desk.worker_in(state))
