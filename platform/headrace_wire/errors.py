@@ -116,6 +116,14 @@ class StreamCancelledError(ClientError):
     should_retry = False
 
 
+class IdempotencyMismatchError(ClientError):
+    """An `Idempotency-Key` came again with another body."""
+
+    code = "idempotency_key_reused"
+    http_status = 422
+    should_retry = False
+
+
 class PayloadTooLargeError(ClientError):
     """The body is over the cap."""
 

@@ -101,6 +101,14 @@ def control_key(incarnation: str) -> str:
     return control_prefix() + incarnation
 
 
+def idempotency_key(tenant_id: str, digest: str) -> str:
+    """Stream that a caller's `Idempotency-Key` started. Owner: `admit`. STRING, TTL as the log's retention and a day.
+
+    `digest` is a hash of the caller's text: it may be long, and holds what it likes.
+    """
+    return f"{CONTROL_TAG}:idem:{tenant_id}:{digest}"
+
+
 # ---- logs and delivery
 
 

@@ -28,6 +28,26 @@ class Verdict(StrEnum):
     QUEUED = "queued"
     FULL = "full"
     KNOWN = "known"
+    DUPLICATE = "duplicate"
+
+
+class Idempotency(Struct, frozen=True):
+    """A caller's `Idempotency-Key` and what it was first used for."""
+
+    key_digest: str
+    body_digest: str
+
+
+class Admission(Struct, frozen=True):
+    """Admission's answer with what belongs to it."""
+
+    verdict: Verdict
+    position: int = 0
+    """Place in the queue (1 is next), or its length when it is full."""
+    duplicate_of: str = ""
+    """Stream that the idempotency key started."""
+    duplicate_body: str = ""
+    """Digest of the body that it was started with."""
 
 
 class Claimed(Struct, frozen=True):
@@ -112,8 +132,15 @@ class RequestQueue:
 
     # ---- gateways
 
-    def admit_call(self, request: GenerateRequest, *, queue_limit: int, queue_timeout_seconds: float) -> Call:
-        """Return the admission call for `parse_verdict`."""
+    def admit_call(
+        self,
+        request: GenerateRequest,
+        *,
+        queue_limit: int,
+        queue_timeout_seconds: float,
+        idempotency: Idempotency | None = None,
+    ) -> Call:
+        """Return the admission call; `parse_admission` reads its answer."""
         keys = [
             redis_keys.stream_key(request.stream_id),
             redis_keys.queue_key(request.deployment),
@@ -130,13 +157,21 @@ class RequestQueue:
             request.log_ttl_seconds * 1000,
             request.window,
         ]
+        if idempotency is not None:
+            keys.append(redis_keys.idempotency_key(request.tenant_id, idempotency.key_digest))
+            keep = (request.log_ttl_seconds + TOMBSTONE_SECONDS) * 1000
+            args += [f"{request.stream_id}:{idempotency.body_digest}", keep]
         return "admit", keys, args
 
     @staticmethod
-    def parse_verdict(reply: Reply) -> tuple[Verdict, int]:
-        """Return (verdict, position in the queue or its length)."""
-        verdict, position = reply
-        return Verdict(verdict.decode()), int(position)
+    def parse_admission(reply: Reply) -> Admission:
+        """Read admission's answer."""
+        word, value = reply
+        verdict = Verdict(word.decode())
+        if verdict is Verdict.DUPLICATE:
+            stream_id, _, body = value.decode().partition(":")
+            return Admission(verdict, duplicate_of=stream_id, duplicate_body=body)
+        return Admission(verdict, int(value))
 
     async def cancel(
         self, stream_id: str, *, tenant_id: str, reason: str, incarnation: str

@@ -35,7 +35,8 @@ class Wire:
             self.queue.admit_call(request, queue_limit=queue_limit, queue_timeout_seconds=queue_timeout_seconds),
         ]
         _, verdict = await self.functions.call_many(calls)
-        return self.queue.parse_verdict(verdict)
+        admission = self.queue.parse_admission(verdict)
+        return admission.verdict, admission.position
 
     async def delivered(self, gateway: str = GATEWAY) -> list[bytes]:
         """Return the payloads in a gateway's delivery stream; the first entry only creates it."""

@@ -1,0 +1,15 @@
+"""What a gateway does to streams. The edges (HTTP, WebSocket, chat) parse, call one of these, and render."""
+
+from apps.streams.services.ending import stream_cancel, stream_expire_in_queue
+from apps.streams.services.reading import stream_attach, stream_leave
+from apps.streams.services.starting import StartedStream, cache_salt, stream_start
+
+__all__ = [
+    "StartedStream",
+    "cache_salt",
+    "stream_attach",
+    "stream_cancel",
+    "stream_expire_in_queue",
+    "stream_leave",
+    "stream_start",
+]

@@ -1,0 +1,44 @@
+"""Stopping a stream, by its client or by its queue deadline."""
+
+from redis.exceptions import RedisError
+
+from apps.streams.gateway import Gateway
+from headrace_wire.errors import DependencyUnavailableError, ServerOverloadedError, StreamNotFoundError
+from headrace_wire.request_queue import CancelOutcome
+
+
+async def stream_cancel(*, gateway: Gateway, tenant_id: str, stream_id: str, reason: str) -> CancelOutcome:
+    """Stop a stream: the engine is told at once, or its place in the queue is freed. `Ended` follows in the log.
+
+    Idempotent.
+
+    Raises:
+        StreamNotFoundError: unknown, or another tenant's.
+        DependencyUnavailableError: Redis does not answer.
+    """
+    try:
+        outcome, epoch = await gateway.queue.cancel(
+            stream_id, tenant_id=tenant_id, reason=reason, incarnation=gateway.incarnation
+        )
+        if outcome is CancelOutcome.UNKNOWN:
+            raise StreamNotFoundError(f"There is no stream `{stream_id[:64]}`.", param="stream_id")
+        if outcome is CancelOutcome.QUEUED:
+            await gateway.endings.cancelled(stream_id, epoch=epoch)
+    except RedisError as error:
+        raise DependencyUnavailableError("The stream store does not answer; try again.") from error
+    return outcome
+
+
+async def stream_expire_in_queue(*, gateway: Gateway, tenant_id: str, stream_id: str) -> None:
+    """End a stream that nobody took before its deadline; one that was taken meanwhile goes on.
+
+    Raises:
+        redis.exceptions.RedisError: Redis does not answer; call again.
+    """
+    outcome, epoch = await gateway.queue.cancel(
+        stream_id, tenant_id=tenant_id, reason="queue_timeout", incarnation=gateway.incarnation
+    )
+    if outcome is CancelOutcome.QUEUED:
+        await gateway.endings.failed(
+            stream_id, epoch=epoch, error=ServerOverloadedError("No worker took the request in time; try again later.")
+        )

@@ -1,0 +1,86 @@
+"""Following a stream that exists, and leaving it."""
+
+from redis.exceptions import RedisError
+
+from apps.streams.config_view import Caller
+from apps.streams.delivery import Subscription
+from apps.streams.detachment import Departure
+from apps.streams.gateway import Gateway
+from headrace_wire.errors import (
+    DependencyUnavailableError,
+    LogRolledBackError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
+from headrace_wire.ids import is_stream_id
+from headrace_wire.messages import AnyLogEntry
+from headrace_wire.snapshot import DetachedPolicy, TenantConfig
+
+MIN_WINDOW = 8
+"""A smaller window would cost a Redis call per token."""
+
+
+async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, after: int) -> tuple[Subscription, str]:
+    """Follow an existing stream of the caller's tenant from after position `after`.
+
+    Returns (subscription, deployment name). The caller closes the subscription.
+
+    Raises:
+        StreamNotFoundError: unknown, or another tenant's.
+        StreamGoneError: its log has expired.
+        LogRolledBackError: it has ended before position `after`.
+        DependencyUnavailableError: Redis does not answer.
+    """
+    try:
+        record = await gateway.queue.record(stream_id) if is_stream_id(stream_id) else None
+        if record is None or record.tenant_id != caller.tenant.id:
+            raise StreamNotFoundError(f"There is no stream `{stream_id[:64]}`.", param="stream_id")
+        # Ended streams have nothing more to deliver; to attach to one that ends just now does no harm.
+        if not record.state.is_terminal and not await gateway.token_log.attach(stream_id, gateway.incarnation):
+            raise StreamGoneError("The stream's log has expired.")
+        if record.state.is_terminal:
+            _check_cursor(await gateway.token_log.tail(stream_id), after)
+    except RedisError as error:
+        raise DependencyUnavailableError("The stream store does not answer; try again.") from error
+    gateway.detachment.returned(stream_id)
+    if not record.state.is_terminal:
+        window = window_of(caller.tenant, None)
+        gateway.credit.open(stream_id, window=window, acknowledged=after, granted=record.credit)
+    return gateway.delivery.subscribe(stream_id, after=after, read_log=True), record.deployment
+
+
+def stream_leave(
+    *, gateway: Gateway, tenant: TenantConfig, subscription: Subscription, can_return: bool = True
+) -> None:
+    """End a reader's subscription; the last one of a stream that goes on sets the tenant's detached policy in motion.
+
+    `can_return` is False for a client that has no means to resume: its stream is aborted at once.
+    """
+    subscription.close()
+    stream_id = subscription.stream_id
+    if gateway.delivery.is_read(stream_id):
+        return
+    if subscription.ended:
+        gateway.credit.close(stream_id)
+        return
+    departure = Departure(
+        stream_id,
+        tenant.id,
+        tenant.detached_policy if can_return else DetachedPolicy.ABORT,
+        tenant.detached_grace_seconds if can_return else 0.0,
+        subscription.position,
+        tenant.detached_tokens,
+    )
+    gateway.detachment.departed(departure, gateway=gateway.incarnation)
+
+
+def window_of(tenant: TenantConfig, asked: int | None) -> int:
+    """Return the token window of a stream: what the caller asks for, within what the tenant may have."""
+    return min(tenant.stream_window, max(MIN_WINDOW, asked)) if asked is not None else tenant.stream_window
+
+
+def _check_cursor(tail: AnyLogEntry | None, after: int) -> None:
+    if tail is None:
+        raise StreamGoneError("The stream's log has expired.")
+    if after > tail.seq:
+        raise LogRolledBackError(f"The stream has ended at position {tail.seq - 1}, before your cursor {after}.")

@@ -1,0 +1,190 @@
+"""Starting a stream: prompt ids, what the caller left open, admission."""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+
+from msgspec import Struct
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from apps.streams.config_view import Caller
+from apps.streams.delivery import Subscription
+from apps.streams.gateway import Gateway
+from apps.streams.services.reading import stream_attach, window_of
+from headrace_wire.codec import pack_token_ids
+from headrace_wire.errors import (
+    ContextLengthError,
+    DependencyUnavailableError,
+    DrainingError,
+    IdempotencyMismatchError,
+    ServerOverloadedError,
+)
+from headrace_wire.ids import new_stream_id
+from headrace_wire.messages import ChatTurn, GenerateRequest, SamplingParams
+from headrace_wire.request_queue import Admission, Idempotency, Verdict
+from headrace_wire.snapshot import DeploymentConfig
+
+
+class StartedStream(Struct, frozen=True):
+    """An admitted stream, and the subscription that its first reader follows."""
+
+    stream_id: str
+    deployment: DeploymentConfig
+    position: int
+    """Place in the queue at admission, 1 is next."""
+    queue_deadline_seconds: float
+    subscription: Subscription
+    is_replay: bool = False
+    """The caller's idempotency key had started it before: the subscription gives it from its beginning."""
+
+
+async def stream_start(
+    *,
+    gateway: Gateway,
+    caller: Caller,
+    deployment: DeploymentConfig,
+    conversation: Sequence[ChatTurn],
+    sampling: SamplingParams,
+    stream_id: str | None = None,
+    window: int | None = None,
+    idempotency: Idempotency | None = None,
+) -> StartedStream:
+    """Render, admit and subscribe. The caller closes the subscription, whatever happens.
+
+    Args:
+        gateway: This process' runtime.
+        caller: Whose stream it will be.
+        deployment: Where it runs; looked up with `ConfigView.deployment`.
+        conversation: The messages, system first.
+        sampling: Checked fields; `max_tokens` 0 takes the deployment's default, `seed` -1 draws one.
+        stream_id: A new id made before (the chat stores it first); made here when None.
+        window: Tokens that may be generated beyond the acknowledged ones; at most, and by default, the tenant's.
+        idempotency: The caller's key; a stream that it started before is given again instead of a second one.
+
+    Raises:
+        ContextLengthError: prompt and answer do not fit.
+        ServerOverloadedError: the queue is full.
+        IdempotencyMismatchError: the key was used for another request.
+        DrainingError: this gateway takes no new streams.
+        DependencyUnavailableError: Redis does not answer.
+    """
+    if gateway.draining:
+        raise DrainingError("This gateway is shutting down; send the request again.", retry_after_seconds=1.0)
+    stream_id = stream_id or new_stream_id()
+    prompt_ids = await _render(gateway, deployment, conversation)
+    request = GenerateRequest(
+        stream_id=stream_id,
+        tenant_id=caller.tenant.id,
+        deployment=deployment.name,
+        sampling=_complete(gateway, deployment, sampling, prompt_ids),
+        cache_salt=cache_salt(gateway.secret, caller.tenant.id),
+        prompt_ids=pack_token_ids(prompt_ids or ()),
+        conversation=() if prompt_ids is not None else tuple(conversation),
+        window=window_of(caller.tenant, window),
+        log_ttl_seconds=caller.tenant.retention_seconds,
+        ttft_timeout_seconds=deployment.ttft_timeout_seconds,
+        inter_token_timeout_seconds=deployment.inter_token_timeout_seconds,
+    )
+    # Before admission, so that nothing can be delivered that nobody waits for.
+    subscription = gateway.delivery.subscribe(stream_id)
+    try:
+        admission = await _admit(gateway, deployment, request, idempotency)
+    except BaseException:
+        subscription.close()
+        raise
+    if admission.verdict is Verdict.DUPLICATE:
+        subscription.close()
+        return await _replay(gateway, caller, deployment, admission, idempotency)
+    gateway.credit.open(stream_id, window=request.window, granted=request.window)
+    return StartedStream(stream_id, deployment, admission.position, deployment.queue_timeout_seconds, subscription)
+
+
+def cache_salt(secret: bytes, tenant_id: str) -> str:
+    """Return the prefix-cache partition of a tenant; a client can neither choose nor guess it (CVE-2025-46570)."""
+    return hmac.new(secret, f"cache-salt:{tenant_id}".encode(), hashlib.sha256).hexdigest()[:32]
+
+
+async def _render(gateway: Gateway, deployment: DeploymentConfig, conversation: Sequence[ChatTurn]) -> list[int] | None:
+    renderer = gateway.renderers.get(gateway.fleet.fingerprint(deployment.name))
+    if renderer is None:
+        return None
+    return await asyncio.to_thread(renderer.render, conversation)
+
+
+def _complete(
+    gateway: Gateway, deployment: DeploymentConfig, sampling: SamplingParams, prompt_ids: Sequence[int] | None
+) -> SamplingParams:
+    """Fill in what the caller left open, and refuse what cannot fit."""
+    max_tokens = sampling.max_tokens
+    limit = _context_limit(gateway, deployment)
+    if prompt_ids is not None and limit:
+        room = limit - len(prompt_ids)
+        if room < max(1, max_tokens):
+            raise ContextLengthError(
+                f"This model's maximum context length is {limit} tokens, and your messages take {len(prompt_ids)}"
+                + (f" with {max_tokens} asked for the answer" if max_tokens else "")
+                + ". Shorten the messages or ask for fewer tokens.",
+                param="messages",
+            )
+        max_tokens = max_tokens or min(deployment.default_max_tokens, room)
+    changes: dict[str, object] = {"max_tokens": max_tokens or deployment.default_max_tokens}
+    if sampling.seed < 0:
+        changes["seed"] = secrets.randbelow(2**31)
+    known = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+    return SamplingParams(**{**known, **changes})
+
+
+def _context_limit(gateway: Gateway, deployment: DeploymentConfig) -> int:
+    reported = [w.max_model_len for w in gateway.fleet.workers(deployment.name) if w.max_model_len]
+    return min(reported) if reported else deployment.max_model_len or 0
+
+
+async def _admit(
+    gateway: Gateway, deployment: DeploymentConfig, request: GenerateRequest, idempotency: Idempotency | None
+) -> Admission:
+    calls = [
+        gateway.token_log.open_call(request.stream_id, readers=[gateway.incarnation]),
+        gateway.queue.admit_call(
+            request,
+            queue_limit=deployment.queue_limit,
+            queue_timeout_seconds=deployment.queue_timeout_seconds,
+            idempotency=idempotency,
+        ),
+    ]
+    try:
+        try:
+            _, reply = await gateway.functions.call_many(calls)
+        except RedisConnectionError:
+            # A pooled connection that Redis had closed, or a lost answer: both calls may be repeated.
+            _, reply = await gateway.functions.call_many(calls)
+        admission = gateway.queue.parse_admission(reply)
+        if admission.verdict in (Verdict.FULL, Verdict.DUPLICATE):
+            await gateway.token_log.discard(request.stream_id)
+    except RedisError as error:
+        raise DependencyUnavailableError(
+            "The request could not be admitted because the stream store does not answer; try again.",
+            retry_after_seconds=1.0,
+        ) from error
+    if admission.verdict is Verdict.FULL:
+        raise ServerOverloadedError(
+            f"All {admission.position} places in the queue of `{deployment.name}` are taken; try again later.",
+            retry_after_seconds=5.0,
+        )
+    return admission
+
+
+async def _replay(
+    gateway: Gateway,
+    caller: Caller,
+    deployment: DeploymentConfig,
+    admission: Admission,
+    idempotency: Idempotency | None,
+) -> StartedStream:
+    if idempotency is None or admission.duplicate_body != idempotency.body_digest:
+        raise IdempotencyMismatchError("This Idempotency-Key was used for another request.")
+    stream_id = admission.duplicate_of
+    subscription, _ = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=0)
+    return StartedStream(stream_id, deployment, 0, deployment.queue_timeout_seconds, subscription, is_replay=True)
