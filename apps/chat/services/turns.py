@@ -186,7 +186,7 @@ async def _answer_begin(request: AnswerRequest, answer: Message) -> BegunAnswer:
     except HeadraceError as error:
         logger.info("chat_answer_refused", stream_id=answer.stream_id, code=error.code)
         return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
-    queue_deadline_watch(gateway=request.gateway, started=started, tenant_id=request.caller.tenant.id)
+    queue_deadline_watch(gateway=request.gateway, started=started, tenant=request.caller.tenant)
     if left_out:
         answer.is_trimmed = True
         await answer.asave(update_fields=["is_trimmed"])
