@@ -105,7 +105,9 @@ class ModelDeploymentAdmin(ServiceAdmin):
     @admin.display(description=_("Last engine error"))
     def last_error_text(self, deployment: ModelDeployment) -> SafeString | str:
         """Returns the engine's own words."""
-        return format_html('<pre class="whitespace-pre-wrap">{}</pre>', deployment.last_error) or "-"
+        if not deployment.last_error:
+            return "-"
+        return format_html('<pre class="whitespace-pre-wrap">{}</pre>', deployment.last_error)
 
     def service_create(self, row: ModelDeployment, values: Mapping[str, Any], actor: Actor) -> None:
         """Creates the deployment."""

@@ -9,7 +9,7 @@ class EngineKind(models.TextChoices):
     """What generates the tokens."""
 
     VLLM = snapshot.EngineKind.VLLM, "vLLM"
-    SIMULATED = snapshot.EngineKind.SIMULATED, "Simulated (load and fault tests)"
+    SIMULATED = snapshot.EngineKind.SIMULATED, "Simulated"
 
 
 class Dtype(models.TextChoices):

@@ -31,7 +31,12 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
     is_active = models.BooleanField(
         _("active"), default=True, help_text=_("Off: not listed and not admitted; running answers end normally.")
     )
-    engine = models.CharField(max_length=16, choices=EngineKind, default=EngineKind.VLLM)
+    engine = models.CharField(
+        max_length=16,
+        choices=EngineKind,
+        default=EngineKind.VLLM,
+        help_text=_("The simulated engine makes up its text; it is for load and fault tests."),
+    )
     engine_args = models.JSONField(
         _("engine arguments"),
         default=dict,
@@ -39,12 +44,14 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         help_text=_("JSON object of engine arguments. Those that could run code are not accepted."),
     )
     max_model_len = models.PositiveIntegerField(
+        _("context length (max_model_len)"),
         null=True,
         blank=True,
         validators=[MinValueValidator(16)],
         help_text=_("Tokens of prompt and answer together. Empty: as long as the model allows."),
     )
     max_num_seqs = models.PositiveIntegerField(
+        _("parallel requests (max_num_seqs)"),
         default=32,
         validators=[MinValueValidator(1), MaxValueValidator(4096)],
         help_text=_("Requests that one worker can run at the same time."),
@@ -72,7 +79,10 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         help_text=_("The worker moves between the two bounds by the measured time per token. Off: always the largest."),
     )
     default_max_tokens = models.PositiveIntegerField(
-        default=512, validators=[MinValueValidator(1)], help_text=_("Length of an answer where the caller names none.")
+        _("default answer length (max_tokens)"),
+        default=512,
+        validators=[MinValueValidator(1)],
+        help_text=_("Length of an answer where the caller names none."),
     )
     is_restricted = models.BooleanField(
         _("only for the tenants chosen here"), default=False, help_text=_("Off: every tenant sees it.")
@@ -84,16 +94,25 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         help_text=_("Counts only for a restricted deployment."),
     )
     queue_limit = models.PositiveIntegerField(
-        default=1024, help_text=_("Requests that may wait; one more is refused as overloaded.")
+        _("longest queue"), default=1024, help_text=_("Requests that may wait; one more is refused as overloaded.")
     )
     queue_timeout_seconds = models.FloatField(
-        default=120.0, validators=_SECONDS, help_text=_("Longest wait until a worker takes a request.")
+        _("queue deadline (s)"),
+        default=120.0,
+        validators=_SECONDS,
+        help_text=_("Longest wait until a worker takes a request."),
     )
     ttft_timeout_seconds = models.FloatField(
-        default=120.0, validators=_SECONDS, help_text=_("Longest time from there to the first token.")
+        _("first-token deadline (s)"),
+        default=120.0,
+        validators=_SECONDS,
+        help_text=_("Longest time from there to the first token."),
     )
     inter_token_timeout_seconds = models.FloatField(
-        default=60.0, validators=_SECONDS, help_text=_("Longest silence between two tokens.")
+        _("inter-token deadline (s)"),
+        default=60.0,
+        validators=_SECONDS,
+        help_text=_("Longest silence between two tokens."),
     )
     last_error = models.TextField(
         blank=True, editable=False, help_text=_("What a worker's engine said last when it could not start or broke.")

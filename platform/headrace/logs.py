@@ -79,5 +79,9 @@ def logging_config(*, level: str, as_json: bool) -> dict[str, Any]:
             "django.server": {"handlers": [], "propagate": True},
             "daphne": {"level": "WARNING"},
             "asyncio": {"level": "WARNING"},
+            # A line per task and tick: only what goes wrong.
+            "celery.app.trace": {"level": "WARNING"},
+            "celery.beat": {"level": "WARNING"},
+            "celery.worker.strategy": {"level": "WARNING"},
         },
     }

@@ -25,4 +25,6 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]  # ship
         del response["Content-Type"]
         for name, value in found.headers:
             response[name] = value
+        if found.file is not None:
+            response["Content-Length"] = str(len(body))  # the file may have changed since the start
         return response

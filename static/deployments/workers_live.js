@@ -1,40 +1,65 @@
-// Keeps the list of workers current: the gateway says on /ws/ui that something changed, the page reads its own list anew.
+// Keeps the list of workers current: the gateway says on /ws/ui that something changed, the page reads its own list anew
+// and takes over what differs, row by row, so that chosen rows stay chosen.
 (() => {
-  const list = () => document.querySelector("#result_list");
-  let socket, wait = 1000, pending = false, changed = false;
+  const SETTLE_MS = 500, FIRST_WAIT_MS = 1000, LONGEST_WAIT_MS = 30000;
+  let wait = FIRST_WAIT_MS, isReading = false, hasChanged = false;
+
+  const rowsOf = (table) => new Map([...table.tBodies].map((body) => [body.querySelector(".action-select")?.value, body]));
+
+  function takeOver(table, fresh) {
+    const rows = rowsOf(table);
+    for (const [key, body] of rowsOf(fresh)) {
+      const row = rows.get(key);
+      rows.delete(key);
+      if (row) row.rows[0].replaceChildren(row.rows[0].cells[0], ...[...body.rows[0].cells].slice(1));
+      table.append(row ?? body);
+    }
+    for (const gone of rows.values()) gone.remove();
+  }
+
+  async function readAnew() {
+    const answer = await fetch(location.href);
+    if (!answer.ok || answer.redirected) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("#result_list");
+    const table = document.querySelector("#result_list");
+    if (table && fresh) takeOver(table, fresh);
+    else if (table || fresh) location.reload(); // from an empty list, or to one
+  }
 
   async function refresh() {
-    changed = true;
-    if (pending) return;
-    pending = true;
-    while (changed) {
-      changed = false;
-      try {
-        const answer = await fetch(location.href, { headers: { "X-Requested-With": "fetch" } });
-        if (!answer.ok || answer.redirected) break;
-        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("#result_list");
-        const isChoosing = document.querySelector(".action-select:checked");
-        if (fresh && list() && !isChoosing) list().replaceChildren(...fresh.childNodes);
-      } catch {
-        break;
+    hasChanged = true;
+    if (isReading) return;
+    isReading = true;
+    try {
+      while (hasChanged) {
+        hasChanged = false;
+        await readAnew();
+        await new Promise((done) => setTimeout(done, SETTLE_MS));
       }
-      await new Promise((done) => setTimeout(done, 500));
+    } catch {
+      // The gateway is away; the socket comes back and reads anew.
+    } finally {
+      isReading = false;
     }
-    pending = false;
   }
 
   function connect() {
-    socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/ui`);
-    socket.onopen = () => { wait = 1000; refresh(); };
+    const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/ui`);
+    socket.onopen = () => {
+      wait = FIRST_WAIT_MS;
+      refresh();
+    };
     socket.onmessage = (event) => {
       if (JSON.parse(event.data).type === "worker.changed") refresh();
     };
     socket.onclose = (event) => {
       if (event.code >= 4400 && event.code < 4500) return;
       setTimeout(connect, wait * (0.75 + Math.random() / 2));
-      wait = Math.min(wait * 2, 30000);
+      wait = Math.min(wait * 2, LONGEST_WAIT_MS);
     };
   }
 
-  if (list() || document.querySelector("#changelist")) connect();
+  document.addEventListener("DOMContentLoaded", () => {
+    if (document.querySelector("#changelist")) connect();
+  });
 })();

@@ -48,8 +48,9 @@ class Migration(migrations.Migration):
                 (
                     "engine",
                     models.CharField(
-                        choices=[("vllm", "vLLM"), ("simulated", "Simulated (load and fault tests)")],
+                        choices=[("vllm", "vLLM"), ("simulated", "Simulated")],
                         default="vllm",
+                        help_text="The simulated engine makes up its text; it is for load and fault tests.",
                         max_length=16,
                     ),
                 ),
@@ -69,6 +70,7 @@ class Migration(migrations.Migration):
                         help_text="Tokens of prompt and answer together. Empty: as long as the model allows.",
                         null=True,
                         validators=[django.core.validators.MinValueValidator(16)],
+                        verbose_name="context length (max_model_len)",
                     ),
                 ),
                 (
@@ -80,6 +82,7 @@ class Migration(migrations.Migration):
                             django.core.validators.MinValueValidator(1),
                             django.core.validators.MaxValueValidator(4096),
                         ],
+                        verbose_name="parallel requests (max_num_seqs)",
                     ),
                 ),
                 (
@@ -141,6 +144,7 @@ class Migration(migrations.Migration):
                         default=512,
                         help_text="Length of an answer where the caller names none.",
                         validators=[django.core.validators.MinValueValidator(1)],
+                        verbose_name="default answer length (max_tokens)",
                     ),
                 ),
                 (
@@ -154,7 +158,9 @@ class Migration(migrations.Migration):
                 (
                     "queue_limit",
                     models.PositiveIntegerField(
-                        default=1024, help_text="Requests that may wait; one more is refused as overloaded."
+                        default=1024,
+                        help_text="Requests that may wait; one more is refused as overloaded.",
+                        verbose_name="longest queue",
                     ),
                 ),
                 (
@@ -166,6 +172,7 @@ class Migration(migrations.Migration):
                             django.core.validators.MinValueValidator(1.0),
                             django.core.validators.MaxValueValidator(3600.0),
                         ],
+                        verbose_name="queue deadline (s)",
                     ),
                 ),
                 (
@@ -177,6 +184,7 @@ class Migration(migrations.Migration):
                             django.core.validators.MinValueValidator(1.0),
                             django.core.validators.MaxValueValidator(3600.0),
                         ],
+                        verbose_name="first-token deadline (s)",
                     ),
                 ),
                 (
@@ -188,6 +196,7 @@ class Migration(migrations.Migration):
                             django.core.validators.MinValueValidator(1.0),
                             django.core.validators.MaxValueValidator(3600.0),
                         ],
+                        verbose_name="inter-token deadline (s)",
                     ),
                 ),
                 (
@@ -222,12 +231,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("incarnation", models.CharField(max_length=64, primary_key=True, serialize=False)),
                 ("deployment_name", models.CharField(help_text="What it was started for.", max_length=128)),
-                (
-                    "engine",
-                    models.CharField(
-                        choices=[("vllm", "vLLM"), ("simulated", "Simulated (load and fault tests)")], max_length=16
-                    ),
-                ),
+                ("engine", models.CharField(choices=[("vllm", "vLLM"), ("simulated", "Simulated")], max_length=16)),
                 (
                     "state",
                     models.CharField(

@@ -5,6 +5,7 @@ from typing import Any
 
 from headrace.env import DEVELOPMENT_SECRET_KEY, REPOSITORY_ROOT, Environment, metrics_directory
 from headrace.logs import logging_config
+from headrace.settings import admin_theme
 from headrace.settings.urls import celery_broker_from_url, database_from_url
 
 ENVIRONMENT = Environment.read()
@@ -107,6 +108,8 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
+
+UNFOLD = admin_theme.UNFOLD
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"

@@ -1,0 +1,87 @@
+"""The admin in a real browser: sign-in, a key shown once, workers that come and go before one's eyes."""
+
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.live_stack import LiveStack
+
+pytestmark = pytest.mark.browser
+
+LEASE_AND_MIRROR_MS = 30_000
+"""A killed worker's lease ends, then Celery's next look marks it."""
+
+
+@pytest.fixture(scope="module")
+def _celery(live_stack: LiveStack) -> Iterator[None]:
+    """Celery mirrors workers."""
+    process = live_stack.start_celery()
+    yield
+    process.stop()
+
+
+@pytest.fixture
+def page(browser: Browser, live_stack: LiveStack) -> Iterator[Page]:
+    """An admin who has just signed in; a script error fails the test."""
+    errors: list[str] = []
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"{live_stack.base_url}/admin/")
+    page.get_by_label("Email").fill(live_stack.admin.email)
+    page.get_by_label("Password").fill(live_stack.admin.password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_url(f"{live_stack.base_url}/admin/")
+    yield page
+    context.close()
+    assert errors == []
+
+
+def test_a_key_made_here_works_until_it_is_revoked(page: Page, live_stack: LiveStack) -> None:
+    page.goto(f"{live_stack.base_url}/admin/accounts/apikey/add/")
+    page.get_by_label("Name").fill("made in a browser")
+    page.locator("#id_tenant + .select2").click()
+    page.get_by_role("option", name="Demo").click()
+    page.get_by_role("button", name="Save", exact=True).click()
+    key = page.locator("#api-key").inner_text()
+    assert re.fullmatch(r"sk-hr-[a-z0-9]{12}-[A-Za-z0-9]{40}", key)
+
+    def status() -> int:
+        answer = page.request.get(f"{live_stack.base_url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+        return answer.status
+
+    def becomes(wanted: int) -> None:
+        for _ in range(50):
+            if status() == wanted:
+                return
+            page.wait_for_timeout(100)
+        assert status() == wanted
+
+    becomes(200)
+    page.get_by_role("link", name="Done").click()
+    page.get_by_role("link", name="made in a browser").click()
+    assert key not in page.content()
+    page.get_by_role("link", name="Revoke").click()
+    page.get_by_role("button", name="Revoke API key").click()
+    expect(page.get_by_text("The key is revoked")).to_be_visible()
+    becomes(401)
+
+
+@pytest.mark.usefixtures("_celery")
+def test_workers_come_and_go_without_a_reload(page: Page, live_stack: LiveStack) -> None:
+    page.goto(f"{live_stack.base_url}/admin/deployments/worker/?q=quick")
+    rows = page.locator("#result_list tbody tr")
+    expect(rows).to_have_count(1, timeout=LEASE_AND_MIRROR_MS)
+    page.evaluate("window.notReloaded = true")
+    chosen = rows.first.locator(".action-select")
+    chosen.check()
+
+    second = live_stack.start_worker("quick")
+    expect(rows).to_have_count(2, timeout=LEASE_AND_MIRROR_MS)
+    second.send_signal(signal.SIGKILL)
+    expect(rows.filter(has_text=str(second.pid))).to_contain_text("Lost", timeout=LEASE_AND_MIRROR_MS)
+    expect(chosen).to_be_checked()
+    assert page.evaluate("window.notReloaded")
