@@ -1,29 +1,39 @@
 """The thin ASGI application under `/v1`: routes, errors, nothing else. Django stands behind it for all other paths."""
 
 import structlog
+from redis.exceptions import RedisError
 
 from apps.api.chat_completions import chat_completions
 from apps.api.error_rendering import error_body
 from apps.api.http import ClientDisconnectedError, Exchange, Receive, Scope, Send
 from apps.api.models_list import model_retrieve, models_list
+from apps.api.stream_events import stream_follow, stream_retrieve, stream_stop
 from apps.streams.gateway import Gateway
 from apps.streams.runtime import current_gateway
-from headrace_wire.errors import HeadraceError, MethodNotAllowedError, NotFoundError, ServerError
+from headrace_wire.errors import (
+    DependencyUnavailableError,
+    HeadraceError,
+    MethodNotAllowedError,
+    NotFoundError,
+    ServerError,
+)
 
 log = structlog.get_logger(__name__)
-
-_MODELS = "/v1/models"
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one HTTP request; every failure becomes an OpenAI error body while that is still possible."""
     exchange = Exchange(scope, receive, send)
     try:
-        await _route(exchange, await current_gateway())
+        gateway = await current_gateway()
+        await _route(exchange, gateway)
     except ClientDisconnectedError:
         log.debug("client_left", request_id=exchange.request_id)
     except HeadraceError as error:
         await _refuse(exchange, error)
+    except RedisError as error:
+        log.warning("store_unreachable", request_id=exchange.request_id, error=str(error))
+        await _refuse(exchange, DependencyUnavailableError("The stream store does not answer; try again."))
     except ConnectionError:
         log.debug("client_gone", request_id=exchange.request_id)
     except Exception:
@@ -33,17 +43,38 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def _route(exchange: Exchange, gateway: Gateway) -> None:
     path, method = exchange.scope["path"].rstrip("/"), exchange.scope["method"]
-    if path == "/v1/chat/completions":
-        _require(method, "POST", path)
-        await chat_completions(exchange, gateway)
-    elif path == _MODELS:
-        _require(method, "GET", path)
-        await models_list(exchange, gateway)
-    elif path.startswith(f"{_MODELS}/"):
-        _require(method, "GET", path)
-        await model_retrieve(exchange, gateway, path.removeprefix(f"{_MODELS}/"))
-    else:
-        raise NotFoundError(f"There is no route {method} {path[:200]}.")
+    match path.split("/")[2:]:
+        case ["chat", "completions"]:
+            _require(method, "POST", path)
+            await chat_completions(exchange, gateway)
+        case ["models"]:
+            _require(method, "GET", path)
+            await models_list(exchange, gateway)
+        case ["models", *name]:
+            _require(method, "GET", path)
+            await model_retrieve(exchange, gateway, "/".join(name))
+        case ["streams", stream_id, *rest]:
+            await _route_stream(exchange, gateway, stream_id, rest)
+        case _:
+            raise NotFoundError(f"There is no route {method} {path[:200]}.")
+
+
+async def _route_stream(exchange: Exchange, gateway: Gateway, stream_id: str, rest: list[str]) -> None:
+    path, method = exchange.scope["path"], exchange.scope["method"]
+    match rest:
+        case [] if method == "DELETE":
+            await stream_stop(exchange, gateway, stream_id)
+        case []:
+            _require(method, "GET", path)
+            await stream_retrieve(exchange, gateway, stream_id)
+        case ["events"]:
+            _require(method, "GET", path)
+            await stream_follow(exchange, gateway, stream_id)
+        case ["cancel"]:
+            _require(method, "POST", path)
+            await stream_stop(exchange, gateway, stream_id)
+        case _:
+            raise NotFoundError(f"There is no route {method} {path[:200]}.")
 
 
 def _require(method: str, expected: str, path: str) -> None:

@@ -1,28 +1,29 @@
 """`POST /v1/chat/completions`, plain and streamed."""
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any
+import hashlib
 
 import structlog
 
 from apps.api.answer import Answer
 from apps.api.error_rendering import error_body, logged_error
-from apps.api.http import ClientDisconnectedError, Exchange
+from apps.api.http import Exchange
 from apps.api.openai_format import ChatChunks, chat_completion
 from apps.api.requests import ChatCompletionRequest, parse_chat_completion
+from apps.api.serving import SSE_HEADERS, until_disconnect
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.services import StartedStream, stream_leave, stream_start
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
-from headrace_wire.cancellation import cancel_and_wait
-from headrace_wire.errors import HeadraceError, StreamCancelledError
+from headrace_wire.errors import HeadraceError, InvalidRequestError, StreamCancelledError
 from headrace_wire.messages import Ended, StreamState
+from headrace_wire.request_queue import Idempotency
 
 log = structlog.get_logger(__name__)
 
-SSE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+IDEMPOTENCY_HEADER = b"idempotency-key"
+MAX_IDEMPOTENCY_KEY_LENGTH = 255
 
 
 async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
@@ -34,7 +35,8 @@ async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
     """
     caller = gateway.config.authenticate(exchange.bearer())
     gateway.config.require_scope(caller, ApiKeyScope.INFERENCE)
-    request = parse_chat_completion(await exchange.body())
+    body = await exchange.body()
+    request = parse_chat_completion(body)
     deployment = gateway.config.deployment(caller, request.model)
     started = await stream_start(
         gateway=gateway,
@@ -42,6 +44,7 @@ async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
         deployment=deployment,
         conversation=request.conversation(),
         sampling=request.sampling(),
+        idempotency=_idempotency(exchange, body),
     )
     exchange.headers += [
         (b"x-headrace-stream-id", started.stream_id.encode()),
@@ -58,11 +61,12 @@ async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
     )
     try:
         pump = _stream if request.stream else _plain
-        await _until_disconnect(exchange, pump(exchange, gateway, request, started, follower, answer))
+        await until_disconnect(exchange, pump(exchange, gateway, request, started, follower, answer))
     finally:
         answer.close()
-        # A client of this route cannot resume: when it leaves, the engine must not go on for nobody.
-        stream_leave(gateway=gateway, tenant=caller.tenant, subscription=started.subscription, can_return=False)
+        # Only a client that named a key can come back; else the engine must not go on for nobody.
+        can_return = exchange.header(IDEMPOTENCY_HEADER) is not None
+        stream_leave(gateway=gateway, tenant=caller.tenant, subscription=started.subscription, can_return=can_return)
 
 
 async def _stream(
@@ -139,19 +143,15 @@ def _failure(ended: Ended) -> HeadraceError | None:
     return None
 
 
-async def _until_disconnect(exchange: Exchange, pump: Coroutine[Any, Any, None]) -> None:
-    """Run the pump; stop it when the client leaves."""
-    serving = asyncio.create_task(pump)
-    leaving = asyncio.create_task(_disconnected(exchange))
-    try:
-        await asyncio.wait({serving, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not serving.done():
-            raise ClientDisconnectedError
-        serving.result()
-    finally:
-        await cancel_and_wait(serving, leaving)
+def _idempotency(exchange: Exchange, body: bytes) -> Idempotency | None:
+    """Return the caller's key and what it is used for; same key and same bytes mean the same stream."""
+    key = exchange.header(IDEMPOTENCY_HEADER)
+    if key is None:
+        return None
+    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY_LENGTH:
+        raise InvalidRequestError(f"Idempotency-Key must have 1 to {MAX_IDEMPOTENCY_KEY_LENGTH} characters.")
+    return Idempotency(_digest(key.encode()), _digest(body))
 
 
-async def _disconnected(exchange: Exchange) -> None:
-    while (await exchange.receive())["type"] != "http.disconnect":
-        pass
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:40]

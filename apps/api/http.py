@@ -107,6 +107,13 @@ class Exchange:
         await self.start(status, b"application/json", [length, *headers])
         await self.write(body, more=False)
 
+    async def answer_empty(self, status: int) -> None:
+        """Send a status without a body."""
+        self.answered = True
+        headers = [(b"x-request-id", self.request_id.encode()), *self.headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.write(b"", more=False)
+
     async def answer_error(self, error: HeadraceError) -> None:
         """Send an error as its status and OpenAI's error body."""
         await self.answer_json(error.http_status, error_body(error), error_headers(error))

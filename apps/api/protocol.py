@@ -8,7 +8,8 @@ Client to server: `generate`, `resume`, `cancel`, `ack`. Server to client: `queu
 import msgspec
 from msgspec import Struct
 
-from apps.api.error_rendering import error_object
+from apps.api.answer import Answer
+from apps.api.error_rendering import error_object, logged_error
 from apps.api.requests import ChatMessage, SamplingFields, invalid_field
 from headrace_wire.errors import HeadraceError, InvalidRequestError
 from headrace_wire.messages import Ended, Started
@@ -137,6 +138,16 @@ class FrameWriter:
 
     def _frame(self, kind: str, **fields: object) -> str:
         return _encode({"type": kind, **self._identity, **fields}).decode()
+
+
+def final_frame(writer: FrameWriter, answer: Answer) -> str:
+    """Return the frame that ends a stream: `end`, or `error` for one that failed. The answer must have ended."""
+    ended = answer.ended
+    if ended is None:
+        raise ValueError("the stream has not ended")
+    if ended.error is not None:
+        return writer.error(logged_error(ended.error))
+    return writer.end(ended, queue_seconds=answer.queue_seconds, ttft_seconds=answer.ttft_seconds)
 
 
 def error_frame(error: HeadraceError, *, stream_id: str | None = None, ref: str | None = None) -> str:

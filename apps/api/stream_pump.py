@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from apps.api.answer import Answer
-from apps.api.error_rendering import logged_error
-from apps.api.protocol import FrameWriter, Generate, Resume, error_frame
+from apps.api.protocol import FrameWriter, Generate, Resume, error_frame, final_frame
 from apps.api.requests import conversation_of
 from apps.api.stall_timer import StallTimer
 from apps.streams.config_view import Caller
@@ -17,7 +16,7 @@ from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.services import stream_attach, stream_leave, stream_start
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
-from headrace_wire.messages import AnyLogEntry, Ended, Started
+from headrace_wire.messages import AnyLogEntry, Started
 
 log = structlog.get_logger(__name__)
 
@@ -142,7 +141,7 @@ class StreamPump:
             await self._tell_slow(writer)
         if ended is not None:
             self.ended = True
-            await self._send(_final_frame(writer, answer, ended))
+            await self._send(final_frame(writer, answer))
 
     async def _tell_slow(self, writer: FrameWriter) -> None:
         """Say once, to a client that asked for it, that its stream is held until it acknowledges."""
@@ -158,9 +157,3 @@ class StreamPump:
             await self._send(text)
         except ConnectionError:
             log.debug("client_gone", stream_id=self.stream_id)
-
-
-def _final_frame(writer: FrameWriter, answer: Answer, ended: Ended) -> str:
-    if ended.error is not None:
-        return writer.error(logged_error(ended.error))
-    return writer.end(ended, queue_seconds=answer.queue_seconds, ttft_seconds=answer.ttft_seconds)

@@ -36,6 +36,16 @@ class Follower:
         self._heartbeat_seconds = heartbeat_seconds
         self._deadline = None if queue_deadline_seconds is None else time.monotonic() + queue_deadline_seconds
 
+    @property
+    def stream_id(self) -> str:
+        """The stream that is followed."""
+        return self._subscription.stream_id
+
+    @property
+    def position(self) -> int:
+        """Position of the last token that the reader was given."""
+        return self._subscription.position
+
     async def next(self) -> list[AnyLogEntry]:
         """Return new entries in order, or [] after `heartbeat_seconds` without any.
 

@@ -47,9 +47,13 @@ class StreamProbe:
         rows: Any = self.redis.xrange(redis_keys.log_key(stream_id))
         return [codec.decode_log_entry(fields[b"d"]) for _, fields in rows]
 
+    def deltas(self, stream_id: str) -> list[Delta]:
+        """Return the entries of the log that have text."""
+        return [entry for entry in self.entries(stream_id) if isinstance(entry, Delta)]
+
     def text(self, stream_id: str) -> str:
         """Return the text of the log."""
-        return "".join(entry.text for entry in self.entries(stream_id) if isinstance(entry, Delta))
+        return "".join(entry.text for entry in self.deltas(stream_id))
 
     def token_count(self, stream_id: str) -> int:
         """Return how many token ids the worker has logged: the engine's own count."""
