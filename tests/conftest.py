@@ -128,3 +128,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = getattr(item, "fixturenames", ())
         if item.get_closest_marker("django_db") or {"db", "transactional_db"}.intersection(fixtures):
             item.add_marker("database")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Names long texts by their argument: they are unreadable as ids, and random ones differ between processes."""
+    return argname if isinstance(val, str) and len(val) > 40 else None
