@@ -11,6 +11,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from apps.streams.limits import StreamLimit
 from headrace_wire import codec, redis_keys
 from headrace_wire.errors import StreamGoneError
 from headrace_wire.functions import Reply
@@ -151,10 +152,11 @@ class Subscription:
 class Delivery:
     """Reads this gateway's delivery stream and hands each entry to its subscriptions."""
 
-    def __init__(self, redis: "Redis", token_log: TokenLog) -> None:
+    def __init__(self, redis: "Redis", token_log: TokenLog, limit: StreamLimit) -> None:
         """Use `redis`, a client of its own: the read blocks its connection."""
         self._redis = redis
         self._log = token_log
+        self._limit = limit
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._last = (1, 0)
         self.entries_delivered = 0
@@ -173,14 +175,18 @@ class Delivery:
     def subscribe(self, stream_id: str, *, after: int = 0, read_log: bool = False) -> Subscription:
         """Return a subscription that continues after position `after`.
 
+        Raises ServerOverloadedError when this gateway has as many readers as it may.
+
         `read_log` says that the stream may have entries already; the gateway must have been attached to it before.
         """
+        self._limit.enter()
         subscription = Subscription(self, self._log, stream_id, after=after, read_log=read_log)
         self._subscriptions.setdefault(stream_id, []).append(subscription)
         return subscription
 
     def remove(self, subscription: Subscription) -> None:
         """Forget a subscription (called by its `close`)."""
+        self._limit.leave()
         readers = self._subscriptions[subscription.stream_id]
         readers.remove(subscription)
         if not readers:

@@ -12,6 +12,7 @@ from apps.streams.delivery import Delivery
 from apps.streams.detachment import Departure, Detachment
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
+from apps.streams.limits import DEFAULT_HARD_LIMIT, StreamLimit
 from apps.streams.rendering import Renderers
 from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
@@ -33,7 +34,9 @@ class Gateway:
     name, attaches its live subscriptions to it, and they go on from their logs.
     """
 
-    def __init__(self, *, redis_url: str, secret_key: str, lease_seconds: float = 5.0) -> None:
+    def __init__(
+        self, *, redis_url: str, secret_key: str, lease_seconds: float = 5.0, max_streams: int = DEFAULT_HARD_LIMIT
+    ) -> None:
         self.secret = secret_key.encode()
         self.lease_seconds = lease_seconds
         self.redis = connect(redis_url)
@@ -44,7 +47,8 @@ class Gateway:
         self.renderers = Renderers(self.redis)
         self.fleet = FleetView(self.redis, self.renderers)
         self.config_reader = ConfigReader(self.redis)
-        self.delivery = Delivery(self._blocking_redis, self.token_log)
+        self.limit = StreamLimit(max_streams)
+        self.delivery = Delivery(self._blocking_redis, self.token_log, self.limit)
         self.credit = CreditBook(self.queue)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
         self.draining = False

@@ -32,7 +32,11 @@ async def start_gateway() -> Gateway:
     global _gateway  # noqa: PLW0603 - one per process is the point
     async with _starting:
         if _gateway is None:
-            gateway = Gateway(redis_url=settings.REDIS_URL, secret_key=settings.SECRET_KEY)
+            gateway = Gateway(
+                redis_url=settings.REDIS_URL,
+                secret_key=settings.SECRET_KEY,
+                max_streams=settings.HEADRACE_MAX_STREAMS,
+            )
             try:
                 await gateway.start()
             except RedisError as error:

@@ -55,6 +55,8 @@ class Environment:
     gateway_id: str
     gateway_count: int
     """How many gateways this installation runs, for checks only."""
+    max_streams: int
+    """Streams that one gateway serves; one more is refused with 503 and a retry time."""
     debug: bool
     secure_cookies: bool
     log_level: str
@@ -85,6 +87,7 @@ class Environment:
             metrics_token=_text(source, "HEADRACE_METRICS_TOKEN", "") or None,
             gateway_id=_text(source, "HEADRACE_GATEWAY_ID", f"gateway-{secrets.token_hex(6)}"),
             gateway_count=_integer(source, "HEADRACE_GATEWAY_COUNT", 1, low=1, high=10_000),
+            max_streams=_integer(source, "HEADRACE_MAX_STREAMS", 2048, low=1, high=1_000_000),
             debug=_flag(source, "HEADRACE_DEBUG", default=False),
             secure_cookies=_flag(source, "HEADRACE_SECURE_COOKIES", default=True),
             log_level=_choice(source, "HEADRACE_LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR"), "INFO"),

@@ -180,3 +180,17 @@ def test_cache_salt_separates_tenants_and_needs_the_secret() -> None:
     salts = {cache_salt(secret, tenant) for secret in (b"1", b"2") for tenant in ("a", "b")}
     assert len(salts) == 4
     assert cache_salt(b"1", "a") in salts
+
+
+async def test_a_full_gateway_refuses_with_a_retry_time_and_recovers(gateway: Gateway) -> None:
+    gateway.limit.hard = 2
+    readers = [gateway.delivery.subscribe(f"strm-{n}") for n in range(2)]
+    with pytest.raises(ServerOverloadedError) as refused:
+        gateway.delivery.subscribe("strm-3")
+    assert refused.value.retry_after_seconds is not None
+    assert 1 <= refused.value.retry_after_seconds <= 120
+    readers[0].close()
+    readers[0].close()
+    gateway.delivery.subscribe("strm-4").close()
+    readers[1].close()
+    assert gateway.limit.open == 0
