@@ -20,7 +20,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.services import stream_attach, stream_cancel, stream_leave
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
-from headrace_wire.errors import InvalidRequestError, StreamGoneError, StreamNotFoundError
+from headrace_wire.errors import DrainingError, InvalidRequestError, StreamGoneError, StreamNotFoundError
 from headrace_wire.ids import is_stream_id
 from headrace_wire.messages import AnyLogEntry, Ended, Started
 from headrace_wire.request_queue import CancelOutcome
@@ -113,7 +113,12 @@ async def _pump(
     await exchange.write(b"retry: %d\nid: %d\ndata:\n\n" % (random.randint(*RETRY_MS), after))  # noqa: S311
     ended: Ended | None = None
     while ended is None:
-        entries = await follower.next()
+        try:
+            entries = await follower.next()
+        except DrainingError:
+            # The end of the body, between events: an EventSource comes back, elsewhere, with its last id.
+            await exchange.write(b"", more=False)
+            return
         text, ended = answer.take(entries)
         out = _events(writer, answer, entries, text, follower.position)
         await exchange.write(out or b": keep-alive\n\n", more=ended is None)

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from apps.streams.limits import StreamLimit
 from headrace_wire import codec, redis_keys
-from headrace_wire.errors import StreamGoneError
+from headrace_wire.errors import HeadraceError, StreamGoneError
 from headrace_wire.functions import Reply
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, Opened, Started
 from headrace_wire.token_log import TokenLog
@@ -35,6 +35,7 @@ class Subscription:
         "_entries",
         "_epoch",
         "_hub",
+        "_interruption",
         "_log",
         "_must_read_log",
         "_waiter",
@@ -54,6 +55,7 @@ class Subscription:
         self._waiter: asyncio.Future[None] | None = None
         self._epoch = 0
         self._closed = False
+        self._interruption: HeadraceError | None = None
         self.ended = False
         """Whether the terminal entry was given."""
 
@@ -72,6 +74,11 @@ class Subscription:
         self._must_read_log = True
         self._wake()
 
+    def interrupt(self, error: HeadraceError) -> None:
+        """Make the reader's next call raise `error` once it has what is there."""
+        self._interruption = error
+        self._wake()
+
     def close(self) -> None:
         """Leave the hub; idempotent."""
         if not self._closed:
@@ -83,6 +90,7 @@ class Subscription:
 
         Raises:
             StreamGoneError: the log has expired under the reader.
+            HeadraceError: the reader was interrupted (drain).
             redis.exceptions.RedisError: the log had to be read and Redis does not answer; call again.
         """
         while True:
@@ -90,6 +98,8 @@ class Subscription:
             if ready:
                 return ready
             if not self._must_read_log and not self._entries:
+                if self._interruption is not None:
+                    raise self._interruption
                 self._waiter = asyncio.get_running_loop().create_future()
                 try:
                     await self._waiter
@@ -191,6 +201,12 @@ class Delivery:
         readers.remove(subscription)
         if not readers:
             del self._subscriptions[subscription.stream_id]
+
+    def interrupt_all(self, error: HeadraceError) -> None:
+        """End every reader with `error`: this process is about to end."""
+        for readers in self._subscriptions.values():
+            for subscription in readers:
+                subscription.interrupt(error)
 
     def distrust_all(self) -> None:
         """Something may have been lost: every subscription goes on from its log."""

@@ -22,7 +22,7 @@ from apps.streams.runtime import running_gateway, start_gateway, stop_gateway  #
 from headrace.routing import websocket_routes  # noqa: E402
 from headrace.server.state import STATE_KEY, ServerState  # noqa: E402
 from headrace_wire.cancellation import cancel_and_wait  # noqa: E402
-from headrace_wire.errors import DependencyUnavailableError  # noqa: E402
+from headrace_wire.errors import DependencyUnavailableError, DrainingError  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +95,14 @@ async def _start() -> None:
 
 
 async def _follow_drain(server: ServerState) -> None:
+    """Take no new streams in a drain; shortly before its deadline, end what still runs with an explicit error."""
     await server.draining.wait()
     gateway = running_gateway()
-    if gateway is not None:
-        gateway.draining = True
+    if gateway is None:
+        return
+    gateway.draining = True
+    await server.closing.wait()
+    log.warning("drain_cuts_streams", streams=len(gateway.delivery))
+    gateway.delivery.interrupt_all(
+        DrainingError("The gateway was shut down before the answer was complete.", retry_after_seconds=1.0)
+    )

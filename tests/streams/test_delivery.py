@@ -7,7 +7,7 @@ import pytest
 from apps.streams.delivery import QUEUE_LIMIT, Subscription
 from apps.streams.gateway import Gateway
 from headrace_wire import redis_keys
-from headrace_wire.errors import StreamGoneError
+from headrace_wire.errors import DrainingError, StreamGoneError
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, FinishReason, Started, StreamState, Timings, Usage
 from headrace_wire.token_log import Append
@@ -158,3 +158,13 @@ async def test_a_closed_subscription_leaves_nothing_behind(gateway: Gateway) -> 
     second.close()
     assert gateway.delivery.stream_ids() == []
     assert len(gateway.delivery) == 0
+
+
+async def test_an_interrupted_reader_gets_what_is_there_first(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    subscription.push(Delta(stream_id, EPOCH, 1, 1, "x"))
+    gateway.delivery.interrupt_all(DrainingError("ends"))
+    assert [e.seq for e in await subscription.next()] == [1]
+    with pytest.raises(DrainingError):
+        await subscription.next()
