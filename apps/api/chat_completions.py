@@ -33,7 +33,7 @@ async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
         HeadraceError: refused or failed before the answer began.
         ClientDisconnectedError: the client left before its request was read.
     """
-    caller = gateway.config.authenticate(exchange.bearer())
+    caller = gateway.authenticate(exchange.bearer())
     gateway.config.require_scope(caller, ApiKeyScope.INFERENCE)
     body = await exchange.body()
     request = parse_chat_completion(body)

@@ -130,7 +130,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         ticket = next((text.removeprefix(TICKET_PREFIX) for text in offered if text.startswith(TICKET_PREFIX)), None)
         if ticket is not None:
             return self._caller_of_ticket(ticket)
-        caller = self.gateway.config.authenticate(presented_key(self.scope["headers"]))
+        caller = self.gateway.authenticate(presented_key(self.scope["headers"]))
         self.gateway.config.require_scope(caller, ApiKeyScope.INFERENCE)
         return caller
 

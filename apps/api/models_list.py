@@ -32,7 +32,7 @@ async def model_retrieve(exchange: Exchange, gateway: Gateway, name: str) -> Non
 
 
 def _caller(exchange: Exchange, gateway: Gateway) -> Caller:
-    caller = gateway.config.authenticate(exchange.bearer())
+    caller = gateway.authenticate(exchange.bearer())
     if caller.api_key is not None and ApiKeyScope.INFERENCE.value not in caller.api_key.scopes:
         gateway.config.require_scope(caller, ApiKeyScope.MODELS)
     return caller

@@ -141,7 +141,7 @@ def _event(frame: str, event_id: int) -> bytes:
 
 
 def _caller(exchange: Exchange, gateway: Gateway) -> Caller:
-    caller = gateway.config.authenticate(exchange.bearer())
+    caller = gateway.authenticate(exchange.bearer())
     gateway.config.require_scope(caller, ApiKeyScope.INFERENCE)
     return caller
 

@@ -1,12 +1,13 @@
 """One gateway process: its connections, its lease, and the tasks that keep its views fresh."""
 
 import asyncio
+import time
 from contextlib import suppress
 
 import structlog
 from redis.exceptions import RedisError
 
-from apps.streams.config_view import ConfigReader, ConfigView
+from apps.streams.config_view import Caller, ConfigReader, ConfigView
 from apps.streams.credit_book import CreditBook
 from apps.streams.delivery import Delivery
 from apps.streams.detachment import Departure, Detachment
@@ -51,6 +52,7 @@ class Gateway:
         self.delivery = Delivery(self._blocking_redis, self.token_log, self.limit)
         self.credit = CreditBook(self.queue)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
+        self._keys_used: dict[str, float] = {}
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self._delivery_task: asyncio.Task[None] | None = None
@@ -64,6 +66,17 @@ class Gateway:
     def config(self) -> ConfigView:
         """The newest configuration seen."""
         return self.config_reader.view
+
+    def authenticate(self, presented: str | None) -> Caller:
+        """Return the caller whose key was presented, and note that the key was used.
+
+        Raises:
+            InvalidApiKeyError: no key, or none that is good.
+        """
+        caller = self.config.authenticate(presented)
+        if caller.api_key is not None:
+            self._keys_used[caller.api_key.public_id] = time.time()
+        return caller
 
     @property
     def is_ready(self) -> bool:
@@ -123,8 +136,15 @@ class Gateway:
             try:
                 await self._renew()
                 await self._reap()
+                await self._report_keys()
             except RedisError as error:
                 log.warning("tick_failed", error=str(error))
+
+    async def _report_keys(self) -> None:
+        """Hand the times of last use to Celery, which writes them to the database."""
+        used, self._keys_used = self._keys_used, {}
+        if used:
+            await self.redis.hset(redis_keys.keys_used_key(), mapping={key: int(at) for key, at in used.items()})
 
     async def _renew(self) -> None:
         channel = redis_keys.delivery_key(self.incarnation)

@@ -37,6 +37,11 @@ def snapshot_channel() -> str:
     return f"{CONTROL_TAG}:snapshot:changed"
 
 
+def keys_used_key() -> str:
+    """Times of last use of API keys. Owner: gateways; Celery takes it. HASH public id -> Unix seconds, no TTL."""
+    return f"{CONTROL_TAG}:keys:used"
+
+
 # ---- streams and their queue
 
 

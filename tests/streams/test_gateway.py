@@ -194,3 +194,10 @@ async def test_a_full_gateway_refuses_with_a_retry_time_and_recovers(gateway: Ga
     gateway.delivery.subscribe("strm-4").close()
     readers[1].close()
     assert gateway.limit.open == 0
+
+
+async def test_the_use_of_a_key_is_noted_for_the_database(gateway: Gateway) -> None:
+    assert gateway.authenticate(KEY_A.reveal()).tenant.id == TENANT_A
+    await gateway._report_keys()
+    noted = await gateway.redis.hgetall(redis_keys.keys_used_key())
+    assert set(noted) == {KEY_A.public_id.encode()}

@@ -8,6 +8,7 @@ SCHEDULE = {
     "Mirror workers": ("deployments.workers_sync", 5),
     "Warm up idle workers": ("deployments.workers_warm_up", 300),
     "Ensure the configuration snapshot": ("tenants.snapshot_ensure", 30),
+    "Note when keys were used": ("accounts.api_keys_mark_used", 15),
     "Store ended answers": ("chat.answers_collect", 5),
     "Delete expired conversations": ("chat.conversations_expire", 3600),
 }
