@@ -122,12 +122,23 @@ def prepare_vllm_environment(*, error_file: Path, environ: MutableMapping[str, s
     for name, value in defaults.items():
         target.setdefault(name, value)
     target[ENGINE_ERROR_FILE] = str(error_file)
+    target[ENGINE_PARENT_PID] = str(os.getpid())
     if "LD_PRELOAD" not in target and (found := _preloads()):
         target["LD_PRELOAD"] = ":".join(found)
 
 
 ENGINE_ERROR_FILE = "HEADRACE_ENGINE_ERROR_FILE"
 """Internal, from the worker to its engine child: a file for the reason of a failed start."""
+
+
+ENGINE_PARENT_PID = "HEADRACE_ENGINE_PARENT_PID"
+"""Internal, likewise: whose death is the child's. multiprocessing tells it only after the imports."""
+
+
+def engine_parent_pid() -> int | None:
+    """Return the worker that started this engine child."""
+    pid = os.environ.get(ENGINE_PARENT_PID)
+    return int(pid) if pid else None
 
 
 def engine_error_file() -> Path | None:

@@ -124,6 +124,7 @@ class EngineHost:
         except EngineDeadError:
             self._metrics.engine_started("failed")
             raise
+        await self._register(info)  # before the fingerprint is seen anywhere
         self.info = info
         self.last_error = ""
         self.cold_start_seconds = time.monotonic() - began
@@ -168,7 +169,7 @@ class EngineHost:
                 tasks.create_task(self._watch_stats(engine), name="stats")
                 tasks.create_task(self._follow_limit(), name="limit")
                 tasks.create_task(self._answer_warm_ups(engine, info), name="warm-ups")
-                tasks.create_task(self._register(info), name="assets")
+                tasks.create_task(self._keep_registered(info), name="assets")
         except* EngineDeadError as group:
             deaths = group.exceptions
         raise EngineDeadError(str(deaths[0]) if deaths else "the engine has ended")
@@ -201,15 +202,18 @@ class EngineHost:
             if not len(self._streams):
                 await self._submit_warm_up(engine, info)
 
+    async def _keep_registered(self, info: EngineInfo) -> None:
+        while True:
+            await asyncio.sleep(ASSETS_SECONDS / 7)
+            await self._register(info)
+
     async def _register(self, info: EngineInfo) -> None:
         while True:
-            pause = ASSETS_SECONDS / 7
             try:
-                await register(self._redis, info.assets)
+                return await register(self._redis, info.assets)
             except RedisError as error:
                 log.warning("cannot register the model: %s", error)
-                pause = 1.0
-            await asyncio.sleep(pause)
+                await asyncio.sleep(1.0)
 
     # ---- between two lives
 

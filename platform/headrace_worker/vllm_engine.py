@@ -307,8 +307,14 @@ def _message(error: Exception) -> str:
     details = getattr(error, "errors", None)
     if callable(details):
         with contextlib.suppress(Exception):
-            return "; ".join(str(detail["msg"]).removeprefix("Value error, ") for detail in details())
+            return "; ".join(_detail(detail) for detail in details())
     return str(error) or type(error).__name__
+
+
+def _detail(detail: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in detail["loc"])
+    what = str(detail["msg"]).removeprefix("Value error, ")
+    return f"{where}: {what}" if where else what
 
 
 def _start_failure(report: Path, error: Exception) -> Exception:

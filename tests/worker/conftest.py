@@ -1,10 +1,12 @@
 """A gateway's end of the wire for worker tests: it admits streams and reads their logs; workers run beside it."""
 
 import asyncio
+import re
 import sys
 import tempfile
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ from headrace_worker.engine_host import EngineFactory
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.worker import Worker
 from tests.support.environment import child_environment
-from tests.support.processes import Process
+from tests.support.processes import Process, free_port
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
 
 GATEWAY = "gateway-test"
@@ -239,18 +241,29 @@ class EngineWorker:
 
     process: Process
     redis_url: str
+    metrics_port: int
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over its labels, as the worker exports it."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        values = [float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{re.escape(name)}[ {{]", line)]
+        assert values, f"{name} is not exported"
+        return sum(values)
 
     def engine_pids(self) -> list[int]:
         """Return the process ids of its EngineCore (resource trackers left out)."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return [child.pid for child in children if "EngineCore" in child.name() or "EngineCore" in _title(child)]
+        return engine_children(self.process.pid)
 
 
-def _title(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+def engine_children(pid: int) -> list[int]:
+    """Return the process ids of a worker's engine children, also of one that is still importing."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "resource_tracker" not in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found
 
 
 def engine_deployment(model: Path, **changes: Any) -> DeploymentConfig:
@@ -259,9 +272,14 @@ def engine_deployment(model: Path, **changes: Any) -> DeploymentConfig:
     return DeploymentConfig(id="tiny", name="tiny", model=str(model), engine=EngineKind.VLLM, **fields)
 
 
-def start_engine_worker(redis_url: str) -> Process:
+def start_engine_worker(redis_url: str, *, metrics_port: int = 0) -> Process:
     """Start the worker process of deployment `tiny`."""
-    environ = child_environment(REDIS_URL=redis_url, HEADRACE_DRAIN_SECONDS="5", HEADRACE_ENGINE_RESTART_SECONDS="0.1")
+    environ = child_environment(
+        REDIS_URL=redis_url,
+        HEADRACE_DRAIN_SECONDS="5",
+        HEADRACE_ENGINE_RESTART_SECONDS="0.1",
+        HEADRACE_METRICS_PORT=str(metrics_port),
+    )
     return Process([sys.executable, "-m", "headrace_worker", "--deployment", "tiny"], name="worker", environ=environ)
 
 
@@ -285,9 +303,10 @@ def engine_worker(engine_redis_url: str, tiny_model: Path) -> Iterator[EngineWor
         await redis.aclose()
 
     asyncio.run(publish())
-    with start_engine_worker(engine_redis_url) as process:
+    metrics_port = free_port()
+    with start_engine_worker(engine_redis_url, metrics_port=metrics_port) as process:
         process.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
-        yield EngineWorker(process, engine_redis_url)
+        yield EngineWorker(process, engine_redis_url, metrics_port)
 
 
 @pytest.fixture

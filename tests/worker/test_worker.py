@@ -214,9 +214,7 @@ async def test_no_next_token_in_time(desk: Desk, run_worker: RunWorker) -> None:
 async def test_registration(desk: Desk, run_worker: RunWorker) -> None:
     async with run_worker(simulated("sim", max_num_seqs=7)):
         info = await desk.worker_in(WorkerState.READY)
-        raw: Reply = None
-        while raw is None:
-            raw = await desk.redis.get(redis_keys.model_assets_key(info.fingerprint))
+        raw: Reply = await desk.redis.get(redis_keys.model_assets_key(info.fingerprint))
     assets = codec.decode(raw, ModelAssets)
     assert (info.engine, info.deployment, info.max_num_seqs, info.config_version) == ("simulated", "sim", 7, 1)
     assert assets.max_model_len == info.max_model_len == 4096

@@ -6,10 +6,9 @@ start: vLLM tells its parent only that it did not.
 
 import json
 import logging
-import multiprocessing
 from typing import Any
 
-from headrace_worker.config import engine_error_file
+from headrace_worker.config import engine_error_file, engine_parent_pid
 from headrace_worker.process_guard import die_with_parent
 
 ENGINE_CORE_LOGGER = "vllm.v1.engine.core"
@@ -35,6 +34,5 @@ def _report(error: BaseException | None) -> None:
 
 
 if __name__ == "__mp_main__":
-    _parent = multiprocessing.parent_process()
-    die_with_parent(_parent.pid if _parent is not None else None)
+    die_with_parent(engine_parent_pid())
     report_failures()
