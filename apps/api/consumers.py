@@ -6,6 +6,7 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from apps.accounts.tickets import InvalidTicketError, chat_ticket_read
+from apps.api.frame_rate import FrameRate
 from apps.api.http import presented_key
 from apps.api.origin import is_allowed_origin
 from apps.api.protocol import (
@@ -50,6 +51,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def connect(self) -> None:
         """Authenticate; a refusal is an error frame and a close code, since browsers cannot see a refused handshake."""
         self._pumps: dict[StreamPump, asyncio.Task[None]] = {}
+        self._frames = FrameRate()
         self._cancels: set[asyncio.Task[None]] = set()
         offered = self.scope["subprotocols"]
         await self.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
@@ -65,6 +67,10 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
         """Act on one frame; a bad one gets an error and the connection stays."""
+        delay = self._frames.take()
+        if delay:
+            # Channels reads the next frame when this returns; the server's inbox is bounded and pauses reading.
+            await asyncio.sleep(delay)
         try:
             self._dispatch(parse_frame(text_data))
         except HeadraceError as error:

@@ -46,9 +46,14 @@ class LiveStack:
         process.wait_for_line(ready, timeout=START_SECONDS)
         return process
 
-    def start_gateway(self, port: int | None = None) -> Process:
-        """Starts a gateway, on the stack's own port where none is given."""
-        arguments = ("--host", "127.0.0.1", "--port", str(port or urlsplit(self.base_url).port))
+    @property
+    def gateway_pid(self) -> int:
+        """Of the gateway that was started first."""
+        return next(process.pid for process in self.processes if process.name == GATEWAY)
+
+    def start_gateway(self, port: int | None = None, *options: str) -> Process:
+        """Starts a gateway, on the stack's own port where none is given; `options` are the server's flags."""
+        arguments = ("--host", "127.0.0.1", "--port", str(port or urlsplit(self.base_url).port), *options)
         return self.start(sys.executable, "-m", "headrace.server", *arguments, name=GATEWAY, ready="Listening on")
 
     def kill_gateway(self) -> None:

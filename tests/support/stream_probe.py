@@ -1,5 +1,6 @@
 """Looks at streams from behind: their logs and records in Redis, and what workers say of their engines."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,34 @@ class StreamProbe:
         """Return how many token ids the worker has logged: the engine's own count."""
         raw: Any = self.redis.get(redis_keys.token_ids_key(stream_id))
         return len(codec.unpack_token_ids(raw or b""))
+
+    def wait_for_tokens(self, stream_id: str, count: int) -> int:
+        """Return how many tokens were generated once there are `count`, after giving the engine time to run past it."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while self.token_count(stream_id) < count:
+            assert time.monotonic() < deadline, f"{self.token_count(stream_id)} of {count} tokens"
+            time.sleep(0.02)
+        return self.wait_until_still(stream_id)
+
+    def wait_until_still(self, stream_id: str, *, seconds: float = 0.5) -> int:
+        """Return how many tokens were generated once that number has not changed for `seconds`."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        count, since = self.token_count(stream_id), time.monotonic()
+        while time.monotonic() - since < seconds:
+            assert time.monotonic() < deadline, "the engine does not stop"
+            time.sleep(0.02)
+            if (now := self.token_count(stream_id)) != count:
+                count, since = now, time.monotonic()
+        return count
+
+    def wait_for_new_stream(self, before: set[str]) -> str:
+        """Return the stream that is not in `before`, waiting for it."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not (new := self.stream_ids() - before):
+            assert time.monotonic() < deadline, "no new stream"
+            time.sleep(0.02)
+        (stream_id,) = new
+        return stream_id
 
     def state(self, stream_id: str) -> str:
         """Return the state on the stream's record."""
