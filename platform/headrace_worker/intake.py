@@ -53,7 +53,8 @@ class Intake:
                 claimed = await self._queue.claim(incarnation, deployment=self._deployment, want=room)
                 for stream in claimed:
                     streams.launch(stream, owner=incarnation)
-                if not claimed:
+                if len(claimed) < room:  # the queue is empty
+                    await asyncio.sleep(0)  # the engine gets what came before we spend time on waiting for more
                     await self._bell.wait_for_work(self._deployment, timeout_seconds=BLOCK_SECONDS)
             except RedisError as error:
                 log.warning("cannot claim: %s", error)
