@@ -1,6 +1,6 @@
 """What the worker needs of an engine. One protocol, so that everything else is tested without a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -11,13 +11,24 @@ from headrace_wire.messages import ChatTurn, FinishReason, SamplingParams
 
 
 class EngineRequest(Struct, frozen=True):
-    """One generation, as ids; the engine neither decodes text nor looks for stop strings."""
+    """One generation, as ids; the engine neither decodes text nor looks for stop strings.
+
+    Positions count the tokens of the whole answer: `generated_ids` take the first ones, and limits of `sampling` stand
+    as the client set them.
+    """
 
     request_id: str
+    """Never used twice, also not for the same stream."""
     prompt_ids: Sequence[int]
     sampling: SamplingParams
     cache_salt: str
     """Partitions the prefix cache; empty only for the worker's own warm-up."""
+    generated_ids: Sequence[int] = ()
+    """What the answer has already; the engine goes on after it as if it had generated it itself."""
+    credit: int = 0
+    """Position up to which it may generate; 0 for no limit. See `Engine.credit`."""
+    ahead: bool = False
+    """Goes before everything that has not been served yet."""
 
 
 class EngineOutput(Struct, array_like=True, gc=False):
@@ -32,12 +43,34 @@ class EngineOutput(Struct, array_like=True, gc=False):
     """Prompt tokens that came from the prefix cache."""
 
 
+class HeldRequest(Struct, frozen=True, array_like=True):
+    """A request that is out of credit."""
+
+    request_id: str
+    seconds: float
+    """Since when."""
+    kv_cache_usage: float
+    """Share of the KV cache that it keeps, 0..1; 0 for one that was spilled, or never ran."""
+
+
 class EngineStats(Struct, frozen=True, array_like=True):
-    """The engine's own count of its work."""
+    """The engine's own count of its work. Held requests neither run nor wait."""
 
     num_requests_running: int = 0
     num_requests_waiting: int = 0
     kv_cache_usage: float = 0.0
+    held: Sequence[HeldRequest] = ()
+    """The longest-held first: those to suspend where there are too many."""
+
+    @property
+    def num_requests_held(self) -> int:
+        """Requests out of credit."""
+        return len(self.held)
+
+    @property
+    def num_requests_spilled(self) -> int:
+        """Those of them that keep no KV cache."""
+        return sum(not request.kv_cache_usage for request in self.held)
 
 
 class PromptRenderer(Protocol):
@@ -107,6 +140,19 @@ class Engine(Protocol):
             RequestRefusedError: it cannot be served as it is; nothing was queued.
             EngineDeadError: the engine is gone.
         """
+        ...
+
+    def credit(self, positions: Mapping[str, int]) -> None:
+        """Set how far requests may generate, all at once with the engine's next step; unknown ids are fine.
+
+        A request generates up to its credit exactly, and then is held: it frees its slot at once and keeps its KV cache
+        until somebody else needs it. More credit lets it go on, ahead of what waits. Whoever counts its outputs
+        therefore knows that it is held as soon as the engine does.
+        """
+        ...
+
+    def limit(self, max_running: int) -> None:
+        """Set how many requests run at once, at most the engine's `max_num_seqs`; those over it wait."""
         ...
 
     async def abort(self, request_ids: Sequence[str]) -> None:

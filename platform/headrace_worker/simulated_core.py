@@ -2,14 +2,15 @@
 
 import asyncio
 import zlib
+from bisect import insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from headrace_wire import codec
 from headrace_wire.messages import FinishReason
-from headrace_worker.engine import EngineOutput, EngineRequest, EngineStats
+from headrace_worker.engine import EngineOutput, EngineRequest, EngineStats, HeldRequest
 
 _MASK = (1 << 64) - 1
 
@@ -25,6 +26,8 @@ class SimulatedArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """Answers end by themselves after this many tokens; 0 lets them run to `max_tokens`."""
     answer: str = ""
     """Every answer is this text, whatever the prompt."""
+    kv_tokens: int = 0
+    """Size of the make-believe KV cache; 0 takes what `max_num_seqs` requests of full length need."""
     process: bool = False
     """Run in a child process, as a real engine does, so that its CPU is not the worker's."""
 
@@ -40,6 +43,7 @@ class CoreConfig(Struct, frozen=True, array_like=True):
     end_id: int
     max_num_seqs: int
     max_model_len: int
+    kv_tokens: int
 
 
 def token_at(seed: int, position: int, alphabet: Sequence[int]) -> int:
@@ -55,14 +59,27 @@ def prompt_seed(prompt_ids: Sequence[int]) -> int:
     return zlib.crc32(packed) | zlib.adler32(packed) << 32
 
 
-class _Running:
-    __slots__ = ("fixed", "generated", "length", "limit", "ready_at", "request", "seed", "stop_ids")
+class _Request:
+    __slots__ = (
+        "credit",
+        "fixed",
+        "generated",
+        "held_since",
+        "keeps_kv",
+        "length",
+        "limit",
+        "ready_at",
+        "request",
+        "seed",
+        "stop_ids",
+    )
 
     def __init__(self, request: EngineRequest, config: CoreConfig) -> None:
         sampling = request.sampling
         self.request = request
         self.seed = prompt_seed(request.prompt_ids)
-        self.generated = 0
+        self.generated = len(request.generated_ids)
+        self.credit = request.credit
         self.limit = min(sampling.max_tokens, config.max_model_len - len(request.prompt_ids))
         self.stop_ids = frozenset(sampling.stop_token_ids)
         self.fixed = config.answer_ids
@@ -70,6 +87,16 @@ class _Running:
         self.length = length if length and not sampling.ignore_eos else 0
         """Tokens before the end token; 0 for none."""
         self.ready_at = 0.0
+        self.held_since = 0.0
+        self.keeps_kv = False
+
+    @property
+    def has_credit(self) -> bool:
+        return not self.credit or self.generated < self.credit
+
+    @property
+    def kv_tokens(self) -> int:
+        return len(self.request.prompt_ids) + self.generated
 
 
 class SimulatedCore:
@@ -79,91 +106,163 @@ class SimulatedCore:
         self._config = config
         self._emit = emit
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Running] = deque()
-        self._prefilling: deque[_Running] = deque()
-        self._decoding: dict[str, _Running] = {}
+        self._limit = config.max_num_seqs
+        self._requests: dict[str, _Request] = {}
+        self._waiting: list[_Request] = []
+        self._ready: deque[_Request] = deque()
+        """Have credit again and their KV cache still, and wait for a slot."""
+        self._prefilling: deque[_Request] = deque()
+        self._decoding: dict[str, _Request] = {}
+        self._held: dict[str, _Request] = {}
         self._next_step = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request."""
-        self._waiting.append(_Running(request, self._config))
-        self._admit(self._loop.time())
-        self._schedule()
+        queued = self._requests[request.request_id] = _Request(request, self._config)
+        if queued.has_credit:
+            self._enqueue(queued)
+        else:
+            self._hold(queued)
+        self._admit()
+
+    def credit(self, positions: Mapping[str, int]) -> None:
+        """Set how far requests may generate."""
+        for request_id, position in positions.items():
+            request = self._requests.get(request_id)
+            if request is None:
+                continue
+            request.credit = position
+            if request.has_credit and self._held.pop(request_id, None) is not None:
+                if request.keeps_kv:
+                    self._ready.append(request)
+                else:
+                    self._enqueue(request)
+        self._admit()
+
+    def limit(self, max_running: int) -> None:
+        """Set how many requests run at once."""
+        self._limit = max(1, min(max_running, self._config.max_num_seqs))
+        for request in list(self._decoding.values())[self._limit :]:
+            del self._decoding[request.request.request_id]
+            self._ready.append(request)
+        self._admit()
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests."""
-        gone = frozenset(request_ids)
-        self._waiting = deque(r for r in self._waiting if r.request.request_id not in gone)
-        self._prefilling = deque(r for r in self._prefilling if r.request.request_id not in gone)
-        for request_id in gone:
-            self._decoding.pop(request_id, None)
-        self._admit(self._loop.time())
-        self._schedule()
+        gone = {request for request_id in request_ids if (request := self._requests.pop(request_id, None)) is not None}
+        self._waiting = [request for request in self._waiting if request not in gone]
+        self._ready = deque(request for request in self._ready if request not in gone)
+        self._prefilling = deque(request for request in self._prefilling if request not in gone)
+        for request in gone:
+            self._decoding.pop(request.request.request_id, None)
+            self._held.pop(request.request.request_id, None)
+        self._admit()
 
     def stats(self) -> EngineStats:
-        """Return how much is running and waiting."""
-        running = len(self._prefilling) + len(self._decoding)
-        return EngineStats(running, len(self._waiting), running / self._config.max_num_seqs)
+        """Return how much is running, waiting and held."""
+        now, size = self._loop.time(), self._config.kv_tokens
+        held = [
+            HeldRequest(request_id, now - request.held_since, request.kv_tokens / size if request.keeps_kv else 0.0)
+            for request_id, request in self._held.items()
+        ]
+        waiting = len(self._waiting) + len(self._ready)
+        return EngineStats(self._num_running, waiting, self._kv_used() / size, held)
 
     def close(self) -> None:
         """Stop stepping."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._waiting.clear()
-        self._prefilling.clear()
-        self._decoding.clear()
+        self.abort(list(self._requests))
 
-    def _admit(self, now: float) -> None:
-        while self._waiting and len(self._prefilling) + len(self._decoding) < self._config.max_num_seqs:
-            running = self._waiting.popleft()
-            running.ready_at = now + self._config.ttft_seconds
-            self._prefilling.append(running)
+    # ---- slots and KV cache
+
+    @property
+    def _num_running(self) -> int:
+        return len(self._prefilling) + len(self._decoding)
+
+    def _enqueue(self, request: _Request) -> None:
+        insort(self._waiting, request, key=lambda other: not (other.request.ahead or other.held_since))
+
+    def _hold(self, request: _Request) -> None:
+        request.held_since = self._loop.time()
+        self._held[request.request.request_id] = request
+
+    def _admit(self) -> None:
+        """Fill free slots, those first that were running before, and have the next step come in time."""
+        now = self._loop.time()
+        while self._ready and self._num_running < self._limit:
+            request = self._ready.popleft()
+            self._start_decoding(request, now)
+        while self._waiting and self._num_running < self._limit and self._make_room(self._waiting[0].kv_tokens):
+            request = self._waiting.pop(0)
+            request.keeps_kv = True
+            request.ready_at = now + self._config.ttft_seconds
+            self._prefilling.append(request)
+        self._schedule()
+
+    def _make_room(self, tokens: int) -> bool:
+        """Spill held requests until there is room; what does not fit even so waits, unless nothing runs."""
+        held: Iterator[_Request] = iter([request for request in self._held.values() if request.keeps_kv])
+        while self._kv_used() + tokens > self._config.kv_tokens:
+            longest_held = next(held, None)
+            if longest_held is None:
+                return not self._num_running
+            longest_held.keeps_kv = False
+        return True
+
+    def _kv_used(self) -> int:
+        return sum(request.kv_tokens for request in self._requests.values() if request.keeps_kv)
+
+    # ---- steps
+
+    def _start_decoding(self, request: _Request, now: float) -> None:
+        if not self._decoding:
+            self._next_step = now + self._config.tpot_seconds
+        self._decoding[request.request.request_id] = request
 
     def _schedule(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         times = [self._next_step] if self._decoding else []
         if self._prefilling:
             times.append(self._prefilling[0].ready_at)
-        if times:
-            self._timer = self._loop.call_at(min(times), self._step)
+        at = min(times, default=None)
+        if self._timer is not None:
+            if self._timer.when() == at:
+                return  # one that is due already must not be put off, however often we are called
+            self._timer.cancel()
+        self._timer = None if at is None else self._loop.call_at(at, self._step)
 
     def _step(self) -> None:
+        self._timer = None
         now = self._loop.time() + 1e-4
         outputs: list[EngineOutput] = []
         if self._decoding and self._next_step <= now:
-            outputs = [self._advance(running) for running in self._decoding.values()]
+            outputs = [self._advance(request) for request in self._decoding.values()]
             self._next_step = max(self._next_step + self._config.tpot_seconds, now)
         while self._prefilling and self._prefilling[0].ready_at <= now:
-            running = self._prefilling.popleft()
-            if not self._decoding:
-                self._next_step = now + self._config.tpot_seconds
-            self._decoding[running.request.request_id] = running
-            outputs.append(self._advance(running))
+            request = self._prefilling.popleft()
+            self._start_decoding(request, now)
+            outputs.append(self._advance(request))
         for output in outputs:
             if output.finish_reason is not None:
-                del self._decoding[output.request_id]
-        self._admit(now)
-        self._timer = None
-        self._schedule()
+                del self._decoding[output.request_id], self._requests[output.request_id]
+            elif not self._decoding[output.request_id].has_credit:
+                self._hold(self._decoding.pop(output.request_id))
+        self._admit()
         if outputs:
             self._emit(outputs)
 
-    def _advance(self, running: _Running) -> EngineOutput:
-        config, position = self._config, running.generated
-        running.generated = position + 1
+    def _advance(self, request: _Request) -> EngineOutput:
+        config, position = self._config, request.generated
+        request.generated = position + 1
         finish: FinishReason | None = None
         stop_reason: int | None = None
-        if running.length and position >= running.length:
+        if request.length and position >= request.length:
             token, finish = config.end_id, FinishReason.STOP
-        elif running.fixed:
-            token = running.fixed[position % len(running.fixed)]
+        elif request.fixed:
+            token = request.fixed[position % len(request.fixed)]
         else:
-            token = token_at(running.seed, position, config.alphabet)
-        if finish is None and token in running.stop_ids and position >= running.request.sampling.min_tokens:
+            token = token_at(request.seed, position, config.alphabet)
+        if finish is None and token in request.stop_ids and position >= request.request.sampling.min_tokens:
             finish, stop_reason = FinishReason.STOP, token
-        elif finish is None and position + 1 >= running.limit:
+        elif finish is None and position + 1 >= request.limit:
             finish = FinishReason.LENGTH
-        return EngineOutput(running.request.request_id, [token], finish, stop_reason)
+        return EngineOutput(request.request.request_id, [token], finish, stop_reason)

@@ -6,7 +6,7 @@ that of an engine: a prefill of `ttft_ms`, then one step every `tpot_ms` for all
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -37,6 +37,8 @@ class _Backend(Protocol):
     """Where the stepping runs."""
 
     async def submit(self, request: EngineRequest) -> None: ...
+    def credit(self, positions: Mapping[str, int]) -> None: ...
+    def limit(self, max_running: int) -> None: ...
     async def abort(self, request_ids: Sequence[str]) -> None: ...
     async def stats(self) -> EngineStats: ...
     async def shutdown(self) -> None: ...
@@ -82,13 +84,23 @@ class SimulatedEngine:
         """Queue a request."""
         if self._backend is None or self._death.is_set():
             raise EngineDeadError(DEAD)
-        length = len(request.prompt_ids)
+        length = len(request.prompt_ids) + len(request.generated_ids)
         if not length:
             raise RequestRefusedError("invalid_request_error", "The prompt is empty.")
         if length >= self._max_model_len:
             message = f"The prompt has {length} tokens; with one token of answer, at most {self._max_model_len} fit."
             raise RequestRefusedError("context_length_exceeded", message)
         await self._backend.submit(request)
+
+    def credit(self, positions: Mapping[str, int]) -> None:
+        """Set how far requests may generate."""
+        if self._backend is not None and not self._death.is_set():
+            self._backend.credit(positions)
+
+    def limit(self, max_running: int) -> None:
+        """Set how many requests run at once."""
+        if self._backend is not None and not self._death.is_set():
+            self._backend.limit(max_running)
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Stop requests."""
@@ -128,6 +140,7 @@ class SimulatedEngine:
             end_id=end_id if end_id is not None else 0,
             max_num_seqs=self._deployment.max_num_seqs,
             max_model_len=self._max_model_len,
+            kv_tokens=args.kv_tokens or self._deployment.max_num_seqs * self._max_model_len,
         )
 
 
@@ -139,6 +152,12 @@ class _InProcess:
 
     async def submit(self, request: EngineRequest) -> None:
         self._core.submit(request)
+
+    def credit(self, positions: Mapping[str, int]) -> None:
+        self._core.credit(positions)
+
+    def limit(self, max_running: int) -> None:
+        self._core.limit(max_running)
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         self._core.abort(request_ids)

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -26,6 +26,14 @@ ANSWER_SECONDS = 10.0
 
 class _Submit(Struct, array_like=True, tag="submit"):
     request: EngineRequest
+
+
+class _Credit(Struct, array_like=True, tag="credit"):
+    positions: dict[str, int]
+
+
+class _Limit(Struct, array_like=True, tag="limit"):
+    max_running: int
 
 
 class _Abort(Struct, array_like=True, tag="abort"):
@@ -47,7 +55,7 @@ class _Answer(Struct, array_like=True, tag="answer"):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_to_child = msgspec.msgpack.Decoder(_Submit | _Abort | _Query)
+_to_child = msgspec.msgpack.Decoder(_Submit | _Credit | _Limit | _Abort | _Query)
 _to_parent = msgspec.msgpack.Decoder(_Step | _Answer)
 
 
@@ -119,6 +127,16 @@ class SimulatedProcess:
         """Hand a request over."""
         self._write(_Submit(request))
 
+    def credit(self, positions: Mapping[str, int]) -> None:
+        """Set how far requests may generate."""
+        with contextlib.suppress(EngineDeadError):
+            self._write(_Credit(dict(positions)))
+
+    def limit(self, max_running: int) -> None:
+        """Set how many requests run at once."""
+        with contextlib.suppress(EngineDeadError):
+            self._write(_Limit(max_running))
+
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Stop requests; returns when the child has."""
         with contextlib.suppress(EngineDeadError):
@@ -189,10 +207,14 @@ class _Child:
         message = _to_child.decode(frame)
         if isinstance(message, _Submit):
             self._core.submit(message.request)
-            return
-        if isinstance(message, _Abort):
-            self._core.abort(message.request_ids)
-        self._write(_Answer(message.call, self._core.stats()))
+        elif isinstance(message, _Credit):
+            self._core.credit(message.positions)
+        elif isinstance(message, _Limit):
+            self._core.limit(message.max_running)
+        else:
+            if isinstance(message, _Abort):
+                self._core.abort(message.request_ids)
+            self._write(_Answer(message.call, self._core.stats()))
 
     def _write(self, message: Struct) -> None:
         if self._transport is not None:

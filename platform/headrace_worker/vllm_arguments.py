@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from headrace_wire.messages import SamplingParams, StructuredOutput
+from headrace_wire.messages import StructuredOutput
 from headrace_wire.snapshot import DeploymentConfig
+from headrace_worker.engine import EngineRequest
+from headrace_worker.engine_core.request_fields import CREDIT, GENERATED
 
 CPU_BLOCK_SIZE = 32
 """The smallest that vLLM's CPU attention takes: a prefix hit is worth whole blocks."""
@@ -41,12 +43,16 @@ def engine_arguments(deployment: DeploymentConfig, *, on_cpu: bool) -> dict[str,
     return defaults | deployment.engine_args | fixed
 
 
-def sampling_arguments(sampling: SamplingParams) -> dict[str, Any]:
-    """Return vLLM `SamplingParams` for a request; stop strings are ours, and so is the text."""
+def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
+    """Return vLLM `SamplingParams` for a request; stop strings are ours, and so is the text.
+
+    To vLLM, tokens that were generated before are part of the prompt: what counts tokens of the answer is less by them.
+    """
+    sampling, generated = request.sampling, len(request.generated_ids)
     arguments: dict[str, Any] = {
         "n": 1,
-        "max_tokens": sampling.max_tokens,
-        "min_tokens": sampling.min_tokens,
+        "max_tokens": sampling.max_tokens - generated,
+        "min_tokens": max(0, sampling.min_tokens - generated),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
@@ -57,6 +63,7 @@ def sampling_arguments(sampling: SamplingParams) -> dict[str, Any]:
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": sampling.ignore_eos,
         "detokenize": False,
+        "extra_args": {CREDIT: request.credit, GENERATED: generated},
     }
     if sampling.temperature > 0:
         arguments["seed"] = sampling.seed

@@ -7,7 +7,7 @@ import json
 import logging
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from headrace_wire.messages import ChatTurn, FinishReason
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.config import prepare_vllm_environment
+from headrace_worker.control_link import ControlLink, Operation
 from headrace_worker.engine import (
     Deliver,
     EngineDeadError,
@@ -25,6 +26,7 @@ from headrace_worker.engine import (
     EngineRefusedError,
     EngineRequest,
     EngineStats,
+    HeldRequest,
     RequestRefusedError,
 )
 from headrace_worker.registration import model_assets
@@ -39,6 +41,9 @@ ANSWER_SECONDS = 60.0
 
 ABORT_SECONDS = 1.0
 """How long an abort waits for EngineCore's word; a longer step ends in its own time."""
+
+AHEAD = -1
+"""vLLM's priority of what was served before; everything else has 0, and lower goes first."""
 
 _FINISH_REASONS = {
     "stop": FinishReason.STOP,
@@ -58,6 +63,7 @@ class VllmEngine:
 
     def __init__(self, deployment: DeploymentConfig) -> None:
         self._deployment = deployment
+        self._control = ControlLink(self._carry)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
         self._llm: Any = None
         self._info: EngineInfo | None = None
@@ -85,6 +91,7 @@ class VllmEngine:
         """End EngineCore, also one that is still starting."""
         self._is_stopping = True
         self._died("the engine was shut down")
+        self._control.close()
         if self._llm is None:
             for child in multiprocessing.active_children():
                 child.kill()  # the start that waits for it fails, and the thread becomes free
@@ -185,15 +192,16 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
         from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError  # noqa: PLC0415
 
-        request_id, prompt_ids = request.request_id, list(request.prompt_ids)
+        request_id, prompt_ids = request.request_id, [*request.prompt_ids, *request.generated_ids]
         try:
-            arguments = sampling_arguments(request.sampling)
+            arguments = sampling_arguments(request)
             if request.sampling.structured is not None:
                 structured = structured_arguments(request.sampling.structured)
                 arguments["structured_outputs"] = StructuredOutputsParams(**structured)
             params = SamplingParams(**arguments, output_kind=RequestOutputKind.DELTA)
             prompt = tokens_input(prompt_ids, cache_salt=request.cache_salt or None)
-            collector = await self._llm.add_request(request_id, prompt, params)
+            priority = AHEAD if request.ahead else 0
+            collector = await self._llm.add_request(request_id, prompt, params, priority=priority)
         except (VLLMClientError, ValueError, TypeError) as error:
             too_long = self._info is not None and len(prompt_ids) >= self._info.max_model_len
             code = "context_length_exceeded" if too_long else "invalid_request_error"
@@ -238,6 +246,14 @@ class VllmEngine:
         if self._deliver is not None and ready:
             self._deliver(ready)
 
+    def credit(self, positions: Mapping[str, int]) -> None:
+        """Set how far requests may generate."""
+        self._control.credit(positions)
+
+    def limit(self, max_running: int) -> None:
+        """Set how many requests run at once."""
+        self._control.limit(max_running)
+
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Abort requests, and wait until EngineCore has done so."""
         self._live.difference_update(request_ids)
@@ -256,13 +272,13 @@ class VllmEngine:
         answer = await self._ask("stats", seconds=ANSWER_SECONDS)
         if answer is None:
             raise EngineDeadError(f"the engine did not answer within {ANSWER_SECONDS:.0f} s")
-        running, waiting, usage = answer
-        return EngineStats(int(running), int(waiting), float(usage))
+        running, waiting, usage, held = answer
+        return EngineStats(running, waiting, usage, [HeldRequest(*request) for request in held])
 
     async def _ask(self, operation: str, *, seconds: float) -> Any:  # noqa: ANN401  as the operation says
         """Call an operation of our scheduler; None when it did not answer in time."""
         self._check_alive()
-        call = asyncio.ensure_future(self._llm.engine_core.call_utility_async("headrace", operation))
+        call = asyncio.ensure_future(self._control.ask(operation))
         try:
             await asyncio.wait({call, self._death}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             answer = call.result() if call.done() else None
@@ -271,6 +287,10 @@ class VllmEngine:
         finally:
             call.cancel()
         self._check_alive()
+        return answer
+
+    async def _carry(self, operations: Sequence[Operation]) -> list[Any]:
+        answer: list[Any] = await self._llm.engine_core.call_utility_async("headrace_control", list(operations))
         return answer
 
 
