@@ -11,10 +11,10 @@ from apps.api.protocol import FrameWriter, Generate, Resume, error_frame, final_
 from apps.api.requests import conversation_of
 from apps.api.stall_timer import StallTimer
 from apps.streams.config_view import Caller
-from apps.streams.delivery import Subscription
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.services import stream_attach, stream_leave, stream_start
+from apps.streams.subscription import Subscription
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
 from headrace_wire.messages import AnyLogEntry, Started
 

@@ -5,158 +5,22 @@ where delivery alone cannot tell (a trimmed delivery stream, a reconnect, its ow
 """
 
 import asyncio
-from collections import deque
 
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from apps.streams.limits import StreamLimit
+from apps.streams.subscription import Subscription
 from headrace_wire import codec, redis_keys
-from headrace_wire.errors import HeadraceError, StreamGoneError
+from headrace_wire.errors import HeadraceError
 from headrace_wire.functions import Reply
-from headrace_wire.messages import AnyLogEntry, Delta, Ended, Opened, Started
 from headrace_wire.token_log import TokenLog
 
 log = structlog.get_logger(__name__)
 
-QUEUE_LIMIT = 1024
-"""Entries that a subscription holds. Full: they are dropped, and read from the log when the reader comes for them."""
-
 BLOCK_MS = 5000
 RECONNECT_SECONDS = 0.2
-
-
-class Subscription:
-    """One reader's view of one stream: entries in order, each token position exactly once."""
-
-    __slots__ = (
-        "_closed",
-        "_entries",
-        "_epoch",
-        "_hub",
-        "_interruption",
-        "_log",
-        "_must_read_log",
-        "_waiter",
-        "ended",
-        "position",
-        "stream_id",
-    )
-
-    def __init__(self, hub: "Delivery", token_log: TokenLog, stream_id: str, *, after: int, read_log: bool) -> None:
-        self.stream_id = stream_id
-        self.position = after
-        """Position of the last token that the reader has been given."""
-        self._hub = hub
-        self._log = token_log
-        self._entries: deque[AnyLogEntry] = deque()
-        self._must_read_log = read_log
-        self._waiter: asyncio.Future[None] | None = None
-        self._epoch = 0
-        self._closed = False
-        self._interruption: HeadraceError | None = None
-        self.ended = False
-        """Whether the terminal entry was given."""
-
-    def push(self, entry: AnyLogEntry) -> None:
-        """Take an entry from delivery; never waits."""
-        if len(self._entries) >= QUEUE_LIMIT:
-            self._entries.clear()
-            self._must_read_log = True
-        elif not self._must_read_log:
-            self._entries.append(entry)
-        self._wake()
-
-    def distrust(self) -> None:
-        """Delivery may have lost something: go on from the log."""
-        self._entries.clear()
-        self._must_read_log = True
-        self._wake()
-
-    def interrupt(self, error: HeadraceError) -> None:
-        """Make the reader's next call raise `error` once it has what is there."""
-        self._interruption = error
-        self._wake()
-
-    def close(self) -> None:
-        """Leave the hub; idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._hub.remove(self)
-
-    async def next(self) -> list[AnyLogEntry]:
-        """Return what is there, at least one entry, in order; waits when nothing is.
-
-        Raises:
-            StreamGoneError: the log has expired under the reader.
-            HeadraceError: the reader was interrupted (drain).
-            redis.exceptions.RedisError: the log had to be read and Redis does not answer; call again.
-        """
-        while True:
-            ready = await self._read_log() if self._must_read_log else self._take()
-            if ready:
-                return ready
-            if not self._must_read_log and not self._entries:
-                if self._interruption is not None:
-                    raise self._interruption
-                self._waiter = asyncio.get_running_loop().create_future()
-                try:
-                    await self._waiter
-                finally:
-                    self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _take(self) -> list[AnyLogEntry]:
-        ready: list[AnyLogEntry] = []
-        while self._entries:
-            entry = self._entries.popleft()
-            if self._leaves_gap(entry):
-                self.distrust()
-                break
-            if self._is_news(entry):
-                self._advance(entry)
-                ready.append(entry)
-        return ready
-
-    async def _read_log(self) -> list[AnyLogEntry]:
-        self._must_read_log = False  # what is pushed from here on is queued behind what we read
-        try:
-            entries = await self._log.read(self.stream_id)
-        except BaseException:
-            self._must_read_log = True
-            raise
-        if entries is None:
-            raise StreamGoneError("The stream's log has expired.")
-        ready = []
-        for entry in entries:
-            if self._is_news(entry):
-                self._advance(entry)
-                ready.append(entry)
-        return ready
-
-    def _leaves_gap(self, entry: AnyLogEntry) -> bool:
-        if isinstance(entry, Delta):
-            return entry.seq - entry.tokens > self.position
-        return entry.seq - isinstance(entry, Ended) > self.position
-
-    def _is_news(self, entry: AnyLogEntry) -> bool:
-        if isinstance(entry, Opened) or self.ended:
-            return False
-        if isinstance(entry, Started):
-            return entry.epoch > self._epoch
-        return isinstance(entry, Ended) or entry.seq > self.position
-
-    def _advance(self, entry: AnyLogEntry) -> None:
-        if isinstance(entry, Started):
-            self._epoch = entry.epoch
-        elif isinstance(entry, Ended):
-            self.ended = True
-        else:
-            self.position = entry.seq
 
 
 class Delivery:
@@ -190,12 +54,11 @@ class Delivery:
         `read_log` says that the stream may have entries already; the gateway must have been attached to it before.
         """
         self._limit.enter()
-        subscription = Subscription(self, self._log, stream_id, after=after, read_log=read_log)
+        subscription = Subscription(self._log, stream_id, after=after, read_log=read_log, on_close=self._remove)
         self._subscriptions.setdefault(stream_id, []).append(subscription)
         return subscription
 
-    def remove(self, subscription: Subscription) -> None:
-        """Forget a subscription (called by its `close`)."""
+    def _remove(self, subscription: Subscription) -> None:
         self._limit.leave()
         readers = self._subscriptions[subscription.stream_id]
         readers.remove(subscription)

@@ -6,9 +6,9 @@ import time
 import structlog
 from redis.exceptions import RedisError
 
-from apps.streams.delivery import Subscription
 from apps.streams.gateway import Gateway
 from apps.streams.services import stream_expire_in_queue
+from apps.streams.subscription import Subscription
 from headrace_wire.messages import AnyLogEntry
 
 log = structlog.get_logger(__name__)
@@ -53,14 +53,13 @@ class Follower:
             StreamGoneError: the log has expired.
         """
         try:
-            async with asyncio.timeout(self._patience()):
-                entries = await self._subscription.next()
-        except TimeoutError:
-            return await self._on_silence()
+            entries = await self._subscription.next(self._patience())
         except RedisError as error:
             log.warning("log_unreadable", stream_id=self._subscription.stream_id, error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
             return []
+        if not entries:
+            return await self._on_silence()
         self._deadline = None  # the first entry after admission is written by an owner
         return entries
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from apps.streams.delivery import QUEUE_LIMIT, Subscription
 from apps.streams.gateway import Gateway
+from apps.streams.subscription import QUEUE_LIMIT, Subscription
 from headrace_wire import redis_keys
 from headrace_wire.errors import DrainingError, StreamGoneError
 from headrace_wire.ids import new_stream_id
@@ -168,3 +168,30 @@ async def test_an_interrupted_reader_gets_what_is_there_first(gateway: Gateway) 
     assert [e.seq for e in await subscription.next()] == [1]
     with pytest.raises(DrainingError):
         await subscription.next()
+
+
+async def test_a_reader_with_patience_gets_nothing_when_it_has_run_out(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    assert await subscription.next(0.01) == []
+    waiting = asyncio.create_task(subscription.next(60.0))
+    await append(gateway, Delta(stream_id, EPOCH, 1, 1, "x"))
+    assert [e.seq for e in await asyncio.wait_for(waiting, 5)] == [1]
+    # The timer of the call before is still set, for later: the shorter patience counts.
+    assert await asyncio.wait_for(subscription.next(0.01), 5) == []
+    # It has gone off by now: the next call sets it again.
+    assert await asyncio.wait_for(subscription.next(0.01), 5) == []
+    subscription.close()
+
+
+async def test_an_early_timer_waits_for_the_newest_patience(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    waiting = asyncio.create_task(subscription.next(0.05))
+    await asyncio.sleep(0)  # it waits, and its timer is set
+    subscription.push(Delta(stream_id, EPOCH, 1, 1, "x"))
+    assert [e.seq for e in await waiting] == [1]
+    began = asyncio.get_running_loop().time()
+    assert await asyncio.wait_for(subscription.next(0.2), 5) == []
+    assert asyncio.get_running_loop().time() - began >= 0.2
+    subscription.close()

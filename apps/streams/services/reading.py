@@ -3,9 +3,9 @@
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
-from apps.streams.delivery import Subscription
 from apps.streams.detachment import Departure
 from apps.streams.gateway import Gateway
+from apps.streams.subscription import Subscription
 from headrace_wire.errors import (
     DependencyUnavailableError,
     LogRolledBackError,

@@ -1,0 +1,194 @@
+"""One reader's gap-free sequence, from what delivery brings and, where that cannot tell, from the log."""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+
+from headrace_wire.errors import HeadraceError, StreamGoneError
+from headrace_wire.messages import AnyLogEntry, Delta, Ended, Opened, Started
+from headrace_wire.token_log import TokenLog
+
+QUEUE_LIMIT = 1024
+"""Entries that a subscription holds. Full: they are dropped, and read from the log when the reader comes for them."""
+
+
+class Subscription:
+    """One reader's view of one stream: entries in order, each token position exactly once."""
+
+    __slots__ = (
+        "_closed",
+        "_due",
+        "_entries",
+        "_epoch",
+        "_interruption",
+        "_log",
+        "_must_read_log",
+        "_on_close",
+        "_timer",
+        "_waiter",
+        "ended",
+        "position",
+        "stream_id",
+    )
+
+    def __init__(
+        self,
+        token_log: TokenLog,
+        stream_id: str,
+        *,
+        after: int,
+        read_log: bool,
+        on_close: Callable[["Subscription"], None],
+    ) -> None:
+        """`on_close` is called once."""
+        self.stream_id = stream_id
+        self.position = after
+        """Position of the last token that the reader has been given."""
+        self._on_close = on_close
+        self._log = token_log
+        self._entries: deque[AnyLogEntry] = deque()
+        self._must_read_log = read_log
+        self._waiter: asyncio.Future[bool] | None = None
+        self._due = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._epoch = 0
+        self._closed = False
+        self._interruption: HeadraceError | None = None
+        self.ended = False
+        """Whether the terminal entry was given."""
+
+    def push(self, entry: AnyLogEntry) -> None:
+        """Take an entry from delivery; never waits."""
+        if len(self._entries) >= QUEUE_LIMIT:
+            self._entries.clear()
+            self._must_read_log = True
+        elif not self._must_read_log:
+            self._entries.append(entry)
+        self._wake()
+
+    def distrust(self) -> None:
+        """Delivery may have lost something: go on from the log."""
+        self._entries.clear()
+        self._must_read_log = True
+        self._wake()
+
+    def interrupt(self, error: HeadraceError) -> None:
+        """Make the reader's next call raise `error` once it has what is there."""
+        self._interruption = error
+        self._wake()
+
+    def close(self) -> None:
+        """Leave the hub; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._on_close(self)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    async def next(self, patience_seconds: float = math.inf) -> list[AnyLogEntry]:
+        """Return what is there, in order; waits when nothing is. Empty once `patience_seconds` have gone by.
+
+        Raises:
+            StreamGoneError: the log has expired under the reader.
+            HeadraceError: the reader was interrupted (drain).
+            redis.exceptions.RedisError: the log had to be read and Redis does not answer; call again.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time() + patience_seconds
+        while True:
+            if not self._must_read_log:
+                ready = self._take()
+            else:
+                try:
+                    async with asyncio.timeout_at(due if due < math.inf else None):
+                        ready = await self._read_log()
+                except TimeoutError:
+                    return []
+            if ready:
+                return ready
+            if not self._must_read_log and not self._entries:
+                if self._interruption is not None:
+                    raise self._interruption
+                if not await self._wait(loop, due):
+                    return []
+
+    async def _wait(self, loop: asyncio.AbstractEventLoop, due: float) -> bool:
+        """Wait for an entry; False when there was none until `due`.
+
+        A reader waits once per token and hardly ever in vain, so its timer is not set and cancelled each time: it
+        stays, and looks at the newest `due` when it goes off.
+        """
+        self._due = due
+        if self._timer is not None and self._timer.when() > due:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and due < math.inf:
+            self._timer = loop.call_at(due, self._on_timer, loop)
+        self._waiter = loop.create_future()
+        try:
+            return await self._waiter
+        finally:
+            self._waiter = None
+
+    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if self._due <= loop.time():
+            self._waiter.set_result(False)
+        else:
+            self._timer = loop.call_at(self._due, self._on_timer, loop)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(True)
+
+    def _take(self) -> list[AnyLogEntry]:
+        ready: list[AnyLogEntry] = []
+        while self._entries:
+            entry = self._entries.popleft()
+            if self._leaves_gap(entry):
+                self.distrust()
+                break
+            if self._is_news(entry):
+                self._advance(entry)
+                ready.append(entry)
+        return ready
+
+    async def _read_log(self) -> list[AnyLogEntry]:
+        self._must_read_log = False  # what is pushed from here on is queued behind what we read
+        try:
+            entries = await self._log.read(self.stream_id)
+        except BaseException:
+            self._must_read_log = True
+            raise
+        if entries is None:
+            raise StreamGoneError("The stream's log has expired.")
+        ready = []
+        for entry in entries:
+            if self._is_news(entry):
+                self._advance(entry)
+                ready.append(entry)
+        return ready
+
+    def _leaves_gap(self, entry: AnyLogEntry) -> bool:
+        if isinstance(entry, Delta):
+            return entry.seq - entry.tokens > self.position
+        return entry.seq - isinstance(entry, Ended) > self.position
+
+    def _is_news(self, entry: AnyLogEntry) -> bool:
+        if isinstance(entry, Opened) or self.ended:
+            return False
+        if isinstance(entry, Started):
+            return entry.epoch > self._epoch
+        return isinstance(entry, Ended) or entry.seq > self.position
+
+    def _advance(self, entry: AnyLogEntry) -> None:
+        if isinstance(entry, Started):
+            self._epoch = entry.epoch
+        elif isinstance(entry, Ended):
+            self.ended = True
+        else:
+            self.position = entry.seq
