@@ -1,38 +1,43 @@
 """Delivery: what workers hand to this gateway, sorted to the subscriptions that wait for it.
 
-One blocking read serves all streams; a subscription turns what arrives into a gap-free sequence, and re-reads the log
-where delivery alone cannot tell (a trimmed delivery stream, a reconnect, its own full queue, a resume).
+One blocking read on a link of its own serves all streams: what comes is sorted in the very callback that brings it, and
+the next read is sent from there. A subscription turns what arrives into a gap-free sequence, and re-reads the log where
+delivery alone cannot tell (a trimmed delivery stream, a reconnect, its own full queue, a resume).
 """
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 
 from apps.streams.limits import StreamLimit
 from apps.streams.subscription import Subscription
 from headrace_wire import codec, redis_keys
 from headrace_wire.errors import HeadraceError
 from headrace_wire.functions import Reply
+from headrace_wire.redis_link import RedisLink
 from headrace_wire.token_log import TokenLog
 
 log = structlog.get_logger(__name__)
 
+FIRST_ID = b"1-0"
 BLOCK_MS = 5000
+READ_COUNT = 256
+"""Deliveries, which are engine steps, that one read takes at most."""
 RECONNECT_SECONDS = 0.2
 
 
 class Delivery:
     """Reads this gateway's delivery stream and hands each entry to its subscriptions."""
 
-    def __init__(self, redis: "Redis", token_log: TokenLog, limit: StreamLimit) -> None:
-        """Use `redis`, a client of its own: the read blocks its connection."""
-        self._redis = redis
+    def __init__(self, redis_url: str, token_log: TokenLog, limit: StreamLimit) -> None:
+        self._url = redis_url
         self._log = token_log
         self._limit = limit
         self._subscriptions: dict[str, list[Subscription]] = {}
-        self._last = (1, 0)
+        self._last = FIRST_ID
         self.entries_delivered = 0
 
     def __len__(self) -> int:
@@ -80,33 +85,63 @@ class Delivery:
     async def run(self, gateway: str) -> None:
         """Read `gateway`'s delivery stream until cancelled; enlisting has created it, with one entry."""
         key = redis_keys.delivery_key(gateway)
-        self._last = (1, 0)
         while True:
             try:
-                await self._resynchronise(key)
-                while True:
-                    await self._read_once(key)
+                await self._follow(key)
             except RedisError as error:
                 log.warning("delivery_interrupted", error=str(error))
                 await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _resynchronise(self, key: str) -> None:
+    async def _follow(self, key: str) -> None:
+        """Read until the link fails.
+
+        Raises:
+            redis.exceptions.RedisError: always, in the end.
+        """
+        failed: asyncio.Future[RedisError] = asyncio.get_running_loop().create_future()
+
+        def fail(error: RedisError) -> None:
+            if not failed.done():
+                failed.set_result(error)
+
+        link = await RedisLink.open(self._url, lost=lambda: fail(RedisConnectionError("the connection was lost")))
+        try:
+            await self._resynchronise(link, key)
+            self._read_on(link, key, fail)
+            raise await failed
+        finally:
+            link.close()
+
+    async def _resynchronise(self, link: RedisLink, key: str) -> None:
         # A restarted Redis may have rolled back, and hand out ids again that we have passed already.
-        newest: Reply = await self._redis.xrevrange(key, count=1)
-        self._last = _parse_id(newest[0][0]) if newest else (1, 0)
+        (newest,) = await link.ask([("XREVRANGE", key, "+", "-", "COUNT", 1)])
+        self._last = newest[0][0] if newest else FIRST_ID
         self.distrust_all()
 
-    async def _read_once(self, key: str) -> None:
-        last = f"{self._last[0]}-{self._last[1]}"
-        rows: Reply = await self._redis.xread({key: last}, block=BLOCK_MS, count=256)
-        for row_id, fields in _entries_of(rows):
-            parsed = _parse_id(row_id)
-            if parsed[1] != self._last[1] + 1:
-                log.warning("delivery_trimmed", expected=self._last[1] + 1, got=parsed[1])
+    def _read_on(self, link: RedisLink, key: str, fail: Callable[[RedisError], None]) -> None:
+        def read() -> None:
+            link.send([("XREAD", "BLOCK", BLOCK_MS, "COUNT", READ_COUNT, "STREAMS", key, self._last)], answered)
+
+        def answered(replies: list[Reply] | RedisError) -> None:
+            if isinstance(replies, RedisError):
+                fail(replies)
+            elif isinstance(replies[0], Exception):
+                fail(ResponseError(str(replies[0])))
+            else:
+                self._take(replies[0])
+                read()
+
+        read()
+
+    def _take(self, reply: Reply) -> None:
+        """Sort one read's entries; None after `BLOCK_MS` without any."""
+        for row_id, fields in reply[0][1] if reply else ():
+            if _number(row_id) != _number(self._last) + 1:
+                log.warning("delivery_trimmed", after=self._last.decode(), got=row_id.decode())
                 self.distrust_all()
-            self._last = parsed
-            if fields[b"d"]:
-                self._dispatch(fields[b"d"])
+            self._last = row_id
+            if fields[1]:
+                self._dispatch(fields[1])
 
     def _dispatch(self, payload: bytes) -> None:
         entries = codec.decode_log_entries(payload)
@@ -116,14 +151,6 @@ class Delivery:
                 subscription.push(entry)
 
 
-def _entries_of(rows: Reply) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """Return the entries of the one key that was read, whichever shape this RESP version gives."""
-    if not rows:
-        return []
-    entries = next(iter(rows.values()))[0] if isinstance(rows, dict) else rows[0][1]
-    return list(entries)
-
-
-def _parse_id(raw: bytes) -> tuple[int, int]:
-    major, minor = raw.split(b"-")
-    return int(major), int(minor)
+def _number(row_id: bytes) -> int:
+    """Return the running number of a delivery: ids are `1-<number>`."""
+    return int(row_id.partition(b"-")[2])

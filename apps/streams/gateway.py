@@ -41,7 +41,6 @@ class Gateway:
         self.secret = secret_key.encode()
         self.lease_seconds = lease_seconds
         self.redis = connect(redis_url)
-        self._blocking_redis = connect(redis_url)
         self.functions = Functions(self.redis)
         self.token_log = TokenLog(self.redis, self.functions)
         self.queue = RequestQueue(self.redis, self.functions)
@@ -49,7 +48,7 @@ class Gateway:
         self.fleet = FleetView(self.redis, self.renderers)
         self.config_reader = ConfigReader(self.redis)
         self.limit = StreamLimit(max_streams)
-        self.delivery = Delivery(self._blocking_redis, self.token_log, self.limit)
+        self.delivery = Delivery(redis_url, self.token_log, self.limit)
         self.credit = CreditBook(self.queue)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
         self._keys_used: dict[str, float] = {}
@@ -111,7 +110,6 @@ class Gateway:
         with suppress(RedisError):
             await self.redis.zadd(redis_keys.incarnations_key(), {self.incarnation: 1}, xx=True)
         await self.redis.aclose()
-        await self._blocking_redis.aclose()
 
     async def _enlist(self) -> None:
         await self.queue.enlist(

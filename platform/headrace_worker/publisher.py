@@ -14,9 +14,9 @@ from redis.exceptions import RedisError
 
 from headrace_wire.functions import Functions, Reply
 from headrace_wire.messages import Ended, StreamState
+from headrace_wire.redis_link import RedisLink
 from headrace_wire.request_queue import RequestQueue
 from headrace_wire.token_log import Append, AppendResult, TokenLog
-from headrace_worker.append_link import AppendLink
 from headrace_worker.outbox import Outbox
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Publisher:
         self._dirty: dict[str, Outbox] = {}
         self._under_way: list[Outbox] | None = None
         """Outboxes of the append that is under way."""
-        self._link: AppendLink | None = None
+        self._link: RedisLink | None = None
         self._link_broken = asyncio.Event()
         self._is_flush_due = False
         self._failures = 0
@@ -165,10 +165,10 @@ class Publisher:
             self._link_broken.clear()
             await asyncio.sleep(BACK_OFF_SECONDS[min(self._failures, len(BACK_OFF_SECONDS) - 1)])
             self._failures += 1
-            link: AppendLink | None = None
+            link: RedisLink | None = None
             try:
                 await self._functions.load()
-                link = await AppendLink.open(self._url, lost=lambda: self._break("the connection was lost"))
+                link = await RedisLink.open(self._url, lost=lambda: self._break("the connection was lost"))
                 self._finish_all([outbox for outbox in list(self._outboxes.values()) if await self._compare(outbox)])
             except RedisError as error:
                 log.log(logging.WARNING if self._failures < 3 else logging.DEBUG, "redis is away: %s", error)

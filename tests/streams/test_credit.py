@@ -24,7 +24,7 @@ async def told(gateway: Gateway, *, count: int) -> list[Any]:
     messages: list[Any] = []
     last = "1-0"  # enlisting created the channel with one empty entry
     while len(messages) < count:
-        rows: Any = await gateway._blocking_redis.xread({redis_keys.control_key(WORKER): last}, block=5000)
+        rows: Any = await gateway.redis.xread({redis_keys.control_key(WORKER): last}, block=5000)
         assert rows, f"only {messages} within 5 s"
         groups = next(iter(rows.values()))[0] if isinstance(rows, dict) else rows[0][1]
         for row_id, fields in groups:

@@ -142,6 +142,19 @@ async def test_a_new_owner_is_announced_once_and_repeats_nothing(gateway: Gatewa
     ]  # fmt: skip
 
 
+async def test_a_cut_connection_loses_nothing(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    reading = asyncio.create_task(read_all(subscription))
+    await append(gateway, Delta(stream_id, EPOCH, 1, 1, "a"))
+    blocked = [c for c in await gateway.redis.client_list() if c["cmd"] == "xread"]
+    for client in blocked:
+        await gateway.redis.client_kill_filter(_id=client["id"])
+    assert blocked
+    await append(gateway, Delta(stream_id, EPOCH, 2, 1, "b"), end(stream_id, 3))
+    assert await asyncio.wait_for(reading, 10) == ("ab", [1, 2])
+
+
 async def test_an_expired_log_is_gone_never_an_end(gateway: Gateway) -> None:
     stream_id = await opened(gateway)
     await gateway.redis.delete(redis_keys.log_key(stream_id))

@@ -1,12 +1,13 @@
-"""The connection that appends go over: RESP by hand, because it carries every engine step.
+"""The connections that carry every engine step, appends of a worker and deliveries of a gateway: RESP by hand.
 
 redis-py spends ~0.2 ms of Python on a command whatever is in it, and reconnects by itself where it finds its connection
-closed. Both are wrong here: a Redis that restarted may have lost its last second, and the next entry must not be
-written after the hole. A link never reconnects; its end is told, and the owner compares logs with memory before it
-opens another.
+closed. Both are wrong here: a Redis that restarted may have lost its last second, and nothing may be written or read
+past the hole. A link never reconnects; its end is told, and the owner compares logs with memory before it opens
+another.
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -23,7 +24,7 @@ Answered = Callable[[list[Reply] | RedisError], None]
 """Gets the replies of one `send`, in order, or why there are none."""
 
 
-class AppendLink(asyncio.Protocol):
+class RedisLink(asyncio.Protocol):
     """Sends commands at once, from synchronous code, and hands each answer to a callback."""
 
     def __init__(self, lost: Callable[[], None]) -> None:
@@ -62,6 +63,27 @@ class AppendLink(asyncio.Protocol):
         self._expected.append((len(commands), answered))
         self._transport.write(b"".join([hiredis.pack_command(tuple(command)) for command in commands]))
 
+    async def ask(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+        """Send commands and return their replies.
+
+        Raises:
+            redis.exceptions.RedisError: no answer, or an error among the answers.
+        """
+        replied: asyncio.Future[list[Reply] | RedisError] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: list[Reply] | RedisError) -> None:
+            if not replied.done():
+                replied.set_result(answer)
+
+        self.send(commands, answered)
+        replies = await replied
+        if isinstance(replies, RedisError):
+            raise replies
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise ResponseError(str(reply)) from reply
+        return replies
+
     def close(self) -> None:
         """Hang up; nobody is told, and what is outstanding stays unanswered."""
         self._lost = _nobody
@@ -85,21 +107,7 @@ class AppendLink(asyncio.Protocol):
         if options.get("db"):
             commands.append(["SELECT", options["db"]])
         commands.append(["PING"])
-        replies: list[Reply] | RedisError = []
-        replied = asyncio.Event()
-
-        def answered(answer: list[Reply] | RedisError) -> None:
-            nonlocal replies
-            replies = answer
-            replied.set()
-
-        self.send(commands, answered)
-        await replied.wait()
-        if isinstance(replies, RedisError):
-            raise replies
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise ResponseError(str(reply)) from reply
+        await self.ask(commands)
 
     # ---- asyncio.Protocol
 
@@ -107,6 +115,9 @@ class AppendLink(asyncio.Protocol):
         """Told by asyncio: connected."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  for the types
         self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a peer that vanished is noticed
 
     def data_received(self, data: bytes) -> None:
         """Told by asyncio: bytes came."""
