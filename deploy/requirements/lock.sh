@@ -14,7 +14,7 @@ compile() {
 
 # One resolution of everything that shares an environment; then each file is cut from it.
 compile --override "$here/excluded.in" --output-file "$scratch/all.txt" \
-    pyproject.toml --group dev "$here/build.in" "$here/examples.in" "$here/engine-cpu.in"
+    pyproject.toml --extra client --group dev "$here/build.in" "$here/examples.in" "$here/engine-cpu.in"
 pin() {
     compile --generate-hashes --constraint "$scratch/all.txt" --output-file "$scratch/pinned.txt" "$@"
     { echo "# Written by make lock."; sed "\\#-c $scratch#d" "$scratch/pinned.txt"; } >"$target"

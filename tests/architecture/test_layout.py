@@ -72,6 +72,16 @@ def test_processes_without_django_never_load_it(module: str) -> None:
     assert "vllm" not in loaded, "an engine is loaded when it starts, not when its process is imported"
 
 
+def test_client_of_tenants_loads_websockets_and_nothing_else() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import headrace_client\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new - sys.stdlib_module_names))"
+    )
+    assert ast.literal_eval(run_python(code)) == ["headrace_client", "websockets"]
+    assert (REPOSITORY_ROOT / "platform" / "headrace_client" / "py.typed").exists()
+
+
 def test_environment_is_read_in_the_typed_readers_only() -> None:
     offenders = set()
     for path in python_files():

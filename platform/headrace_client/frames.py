@@ -1,0 +1,173 @@
+"""The frames of headrace.v1 (`docs/websocket.md`): what the server says, as typed values, and what the client says.
+
+Unknown fields and unknown kinds of frames are ignored, so that a newer server can be talked to.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headrace_client.errors import ProtocolError
+
+SUBPROTOCOL = "headrace.v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The stream was admitted; position 1 is next."""
+
+    stream_id: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker has taken the stream; with `attempt` > 1, another one goes on with it."""
+
+    stream_id: str
+    seq: int
+    attempt: int
+    queue_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text up to position `seq`, which may be several tokens."""
+
+    stream_id: str
+    seq: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlowConsumer:
+    """The engine waits for acknowledgements."""
+
+    stream_id: str
+    seq: int
+    acknowledged: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The engine's own count of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Durations in milliseconds, as the server measured them; `ttft_ms` is None where no text was sent."""
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    ttft_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a stream ended that did not fail. `finish_reason`: stop, length, content_filter or abort."""
+
+    stream_id: str
+    seq: int
+    state: Literal["finished", "cancelled"]
+    finish_reason: str
+    stop_reason: str | int | None
+    usage: Usage
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An `error` frame; without a stream id it is about the frame or the connection."""
+
+    stream_id: str | None
+    code: str
+    message: str
+    param: str | None
+
+
+Event = Queued | Started | Delta | SlowConsumer
+"""What a stream tells on its way."""
+Frame = Event | End | Failure
+
+
+def parse(text: str | bytes) -> Frame | None:
+    """Return the frame, or None for a kind that this version does not know.
+
+    Raises:
+        ProtocolError: it is no frame of headrace.v1.
+    """
+    try:
+        fields = json.loads(text)
+        build = _BUILDERS.get(fields["type"])
+        return None if build is None else build(fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ProtocolError(f"The server sent a frame that is not {SUBPROTOCOL}: {type(error).__name__}.") from error
+
+
+def _queued(fields: Mapping[str, Any]) -> Queued:
+    return Queued(str(fields["stream_id"]), int(fields["position"]))
+
+
+def _started(fields: Mapping[str, Any]) -> Started:
+    return Started(
+        str(fields["stream_id"]), int(fields["seq"]), int(fields["attempt"]), float(fields.get("queue_ms", 0.0))
+    )
+
+
+def _delta(fields: Mapping[str, Any]) -> Delta:
+    return Delta(str(fields["stream_id"]), int(fields["seq"]), str(fields["text"]))
+
+
+def _slow_consumer(fields: Mapping[str, Any]) -> SlowConsumer:
+    return SlowConsumer(str(fields["stream_id"]), int(fields["seq"]), int(fields["acknowledged"]))
+
+
+def _end(fields: Mapping[str, Any]) -> End:
+    usage, timings = fields["usage"], fields["timings"]
+    return End(
+        str(fields["stream_id"]),
+        int(fields["seq"]),
+        "cancelled" if fields["state"] == "cancelled" else "finished",
+        str(fields["finish_reason"]),
+        fields.get("stop_reason"),
+        Usage(
+            int(usage["prompt_tokens"]),
+            int(usage["completion_tokens"]),
+            int(usage["total_tokens"]),
+            int(usage.get("cached_tokens", 0)),
+        ),
+        Timings(
+            float(timings["queue_ms"]),
+            float(timings["prefill_ms"]),
+            float(timings["decode_ms"]),
+            None if timings["ttft_ms"] is None else float(timings["ttft_ms"]),
+        ),
+    )
+
+
+def _failure(fields: Mapping[str, Any]) -> Failure:
+    error = fields["error"]
+    return Failure(fields.get("stream_id"), str(error.get("code")), str(error["message"]), error.get("param"))
+
+
+_BUILDERS: dict[str, Callable[[Mapping[str, Any]], Frame]] = {
+    "queued": _queued,
+    "started": _started,
+    "delta": _delta,
+    "slow_consumer": _slow_consumer,
+    "end": _end,
+    "error": _failure,
+}
+
+
+def encode(kind: Literal["generate", "resume", "cancel", "ack"], **fields: object) -> str:
+    """Return a frame of the client; fields that are None are left out."""
+    named = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps({"type": kind, **named}, ensure_ascii=False, separators=(",", ":"))
