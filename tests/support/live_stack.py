@@ -101,8 +101,11 @@ def run_to_end(command: Sequence[str | Path], environ: Mapping[str, str]) -> str
 
 
 @contextmanager
-def running_stack(folder: Path, deployments: Mapping[str, Mapping[str, Any]]) -> Iterator[LiveStack]:
-    """Starts a stack in an empty folder with simulated deployments: name to model fields, `engine_args` among them."""
+def running_stack(folder: Path, deployments: Mapping[str, Mapping[str, Any]], **variables: str) -> Iterator[LiveStack]:
+    """Starts a stack in an empty folder with simulated deployments: name to model fields, `engine_args` among them.
+
+    `variables` are set in the environment of all its processes.
+    """
     redis = EmbeddedRedis.in_directory(find_redis_server(), folder / "redis")
     port = free_port()
     environ = child_environment(
@@ -112,6 +115,7 @@ def running_stack(folder: Path, deployments: Mapping[str, Mapping[str, Any]]) ->
         DJANGO_SETTINGS_MODULE="headrace.settings.development",
         HEADRACE_STATE_DIR=str(folder),
         HEADRACE_SECRET_KEY="of the tests alone",
+        **variables,
     )
     with ExitStack() as cleaning:
         server = cleaning.enter_context(Process(redis.command(), name="redis"))
