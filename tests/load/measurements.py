@@ -68,6 +68,12 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
+def machine_cpu_seconds() -> float:
+    """Returns the CPU time of everything that ran on this machine since its start."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
 def median_of(rounds: Iterable[float]) -> float:
     """Returns the median of what the rounds gave; rounds that gave no number do not count."""
     known = [value for value in rounds if not math.isnan(value)]

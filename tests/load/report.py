@@ -74,6 +74,7 @@ def simulated_rows(rounds: Sequence[SimulatedRound], transports: Sequence[str]) 
         *[row(f"{name} RSS, MiB", lambda one, name=name: one.costs[name].rss_mib) for name in costs],
         row("tokens delivered per second", lambda one: one.tokens_per_second),
         row("load core busy, share", lambda one: one.load_core_busy, at_most=0.8),
+        row("others busy, cores", lambda one: one.others_busy, at_most=0.2),
     ]
 
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from tests.load.clients import SeenAnswer, StreamClient, sse_client, websocket_client
-from tests.load.measurements import Processes, Spread
+from tests.load.measurements import Processes, Spread, machine_cpu_seconds
 from tests.load.placement import Placement
 from tests.load.stack import HOST, BenchStack, running_stack
 
@@ -100,6 +100,8 @@ class SimulatedRound(Struct, frozen=True):
     """By process: gateway, worker (without its engine child), redis."""
     load_core_busy: float
     """Share of a core that client and engine used in the steady part; near 1 they measure themselves."""
+    others_busy: float
+    """Cores that other processes of the machine used meanwhile; they take caches and turns, so figures rise with it."""
 
 
 def run_rounds(load: SimulatedLoad, placement: Placement, *, rounds: int, progress: Progress) -> list[SimulatedRound]:
@@ -141,10 +143,12 @@ class _Round:
         begin = time.perf_counter()
         self._system.take()
         self._load_core.take()
+        machine = machine_cpu_seconds()
         await asyncio.sleep(load.seconds)
         end = time.perf_counter()
         steady = self._system.take()
-        busy = sum(self._load_core.take().values()) / (end - begin)
+        load_core = sum(self._load_core.take().values())
+        others = machine_cpu_seconds() - machine - load_core - sum(steady.values())
         probes = [self._ask_in_turn(prober, seconds=3 * load.short_seconds, pausing=True) for prober in probers]
         loaded = [ttft for ttfts in await asyncio.gather(*probes) for ttft in ttfts]
         loaded_end = time.perf_counter()
@@ -173,7 +177,8 @@ class _Round:
             self._added(loaded),
             Spread.of_seconds(gap for answer in long for gap in answer.gaps(begin, end)),
             costs,
-            busy,
+            load_core / (end - begin),
+            max(0.0, others / (end - begin)),
         )
 
     def _added(self, ttft_seconds: Iterable[float]) -> Spread:
