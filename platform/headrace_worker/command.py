@@ -14,6 +14,7 @@ from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from headrace_worker.config import InvalidEnvironmentError, WorkerConfig
 from headrace_worker.engine import Engine
 from headrace_worker.engine_host import EngineFactory
+from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.process_guard import guard_spawned_children
 from headrace_worker.simulated_engine import SimulatedEngine
 from headrace_worker.worker import Worker
@@ -33,7 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def create(deployment: DeploymentConfig) -> Engine:
         return create_engine(_overridden(deployment, options.engine, options.model))
 
-    asyncio.run(_run(config, create))
+    metrics = WorkerMetrics()
+    try:
+        metrics.serve(config.metrics_port)
+    except OSError as error:
+        sys.stderr.write(f"headrace_worker: HEADRACE_METRICS_PORT: cannot listen there: {error.strerror}\n")
+        return 2
+    asyncio.run(_run(config, create, metrics))
     return 0
 
 
@@ -46,8 +53,8 @@ def create_engine(deployment: DeploymentConfig) -> Engine:
     return VllmEngine(deployment)
 
 
-async def _run(config: WorkerConfig, create: EngineFactory) -> None:
-    worker = Worker(config, create)
+async def _run(config: WorkerConfig, create: EngineFactory, metrics: WorkerMetrics) -> None:
+    worker = Worker(config, create, metrics)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -36,7 +37,7 @@ class DeploymentWatch:
                     while True:
                         await self._refresh()
                         await channel.get_message(ignore_subscribe_messages=True, timeout=REREAD_SECONDS)
-            except RedisError as error:
+            except (RedisError, msgspec.DecodeError) as error:
                 log.warning("cannot read the configuration: %s", error)
                 await asyncio.sleep(REREAD_SECONDS)
 

@@ -200,6 +200,7 @@ class EngineHost:
             await self.warm_up_wanted.wait()
             self.warm_up_wanted.clear()
             if not len(self._streams):
+                log.info("warm-up generation")
                 await self._submit_warm_up(engine, info)
 
     async def _keep_registered(self, info: EngineInfo) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -25,16 +26,22 @@ class Intake:
     """Claims when there is room, and listens to the control channel, for one incarnation at a time."""
 
     def __init__(
-        self, queue: RequestQueue, bell: RequestQueue, control: "Redis", streams: Streams, *, deployment: str
+        self,
+        queue: RequestQueue,
+        bell: RequestQueue,
+        control: "Redis",
+        streams: Streams,
+        *,
+        deployment: str,
+        warm_up: Callable[[], None],
     ) -> None:
-        """`bell` and `control` have connections of their own: they block."""
+        """`bell` and `control` have connections of their own: they block. `warm_up` is called for each WarmUp."""
         self._queue = queue
         self._bell = bell
         self._control = control
         self._streams = streams
         self._deployment = deployment
-        self.warm_up_wanted = asyncio.Event()
-        """Set by a WarmUp message."""
+        self._warm_up = warm_up
 
     async def claim(self, incarnation: str) -> None:
         """Claim until cancelled: no bell is answered while there is no room.
@@ -88,7 +95,7 @@ class Intake:
         if isinstance(message, Cancel):
             cancelled[message.stream_id] = message.reason
         elif isinstance(message, WarmUp):
-            self.warm_up_wanted.set()
+            self._warm_up()
         # Credit: a stream's window is enforced in the engine, which does not take credit yet.
 
 

@@ -123,7 +123,13 @@ class Streams:
             if generation is None:
                 continue
             tokens += len(output.token_ids)
-            if generation.feed(output, now):
+            try:
+                is_stopped = generation.feed(output, now)
+            except Exception:  # one stream's trouble is not the others'
+                log.exception("failed on an output stream_id=%s", output.request_id)
+                generation.fail(INTERNAL)
+                is_stopped = True
+            if is_stopped:
                 to_abort.append(output.request_id)
             if generation.ended is not None:
                 self._retire(generation)

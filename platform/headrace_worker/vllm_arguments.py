@@ -19,6 +19,7 @@ def engine_arguments(deployment: DeploymentConfig, *, on_cpu: bool) -> dict[str,
     defaults: dict[str, Any] = {
         "max_num_seqs": deployment.max_num_seqs,
         "dtype": deployment.dtype,
+        "enable_prefix_caching": True,
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }
     if deployment.max_model_len is not None:
@@ -28,12 +29,10 @@ def engine_arguments(deployment: DeploymentConfig, *, on_cpu: bool) -> dict[str,
     if on_cpu:
         defaults |= {"enforce_eager": True, "block_size": CPU_BLOCK_SIZE}
         if deployment.dtype == "auto":
-            defaults["dtype"] = (
-                "float32"  # bfloat16 gives other text for the same request, and wrong text in eager mode
-            )
+            # bfloat16 gives other text for the same request, and wrong text in eager mode
+            defaults["dtype"] = "float32"
     fixed: dict[str, Any] = {
         "model": deployment.model,
-        "enable_prefix_caching": True,
         "scheduling_policy": "priority",
         "enable_log_requests": False,
         "disable_log_stats": False,

@@ -30,9 +30,9 @@ FLUSH_SECONDS = 5.0
 class Worker:
     """Wires the parts together and runs them as one task group."""
 
-    def __init__(self, config: WorkerConfig, create: EngineFactory, metrics: WorkerMetrics | None = None) -> None:
+    def __init__(self, config: WorkerConfig, create: EngineFactory, metrics: WorkerMetrics) -> None:
         self._config = config
-        self._metrics = metrics or WorkerMetrics()
+        self._metrics = metrics
         self._redis = connect(config.redis_url)
         self._control = connect(config.redis_url)
         self._bell = connect(config.redis_url)
@@ -43,7 +43,6 @@ class Worker:
         self._streams = Streams(config.redis_url, functions, TokenLog(self._redis, functions), queue, self._metrics)
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
         self._lease = Lease(self._redis, queue, self._streams, config, self._describe)
-        self._intake = Intake(queue, bell, self._control, self._streams, deployment=config.deployment)
         self._host = EngineHost(
             self._watch,
             self._streams,
@@ -53,13 +52,20 @@ class Worker:
             create=create,
             changed=self._lease.announce,
         )
+        self._intake = Intake(
+            queue,
+            bell,
+            self._control,
+            self._streams,
+            deployment=config.deployment,
+            warm_up=self._host.warm_up_wanted.set,
+        )
         self._started_at = time.time()
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
     async def run(self) -> None:
         """Serve until `stop`, then drain."""
-        self._metrics.serve(self._config.metrics_port)
         log.info("worker for deployment %r, pid %d", self._config.deployment, os.getpid())
         try:
             async with asyncio.TaskGroup() as parts:

@@ -159,6 +159,14 @@ async def test_cancel_twice_and_after_the_end(desk: Desk, run_worker: RunWorker)
     assert sum(isinstance(entry, Ended) for entry in answer.entries) == 1
 
 
+async def test_warm_up_when_idle(desk: Desk, run_worker: RunWorker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with run_worker(simulated("sim", engine_args={"ttft_ms": 100})):
+        info = await desk.worker_in(WorkerState.READY)
+        await desk.queue.tell([(f"@{info.incarnation}", WarmUp())])
+        await desk.worker_that(lambda _: "warm-up generation" in caplog.text)
+
+
 async def test_unknown_control_messages_do_no_harm(desk: Desk, run_worker: RunWorker) -> None:
     async with run_worker(simulated("sim", engine_args=SLOW)):
         info = await desk.worker_in(WorkerState.READY)

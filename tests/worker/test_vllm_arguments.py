@@ -1,0 +1,63 @@
+from typing import Any
+
+from headrace_wire.messages import SamplingParams, StructuredOutput
+from headrace_wire.snapshot import DeploymentConfig
+from headrace_worker.engine import EngineRequest
+from headrace_worker.vllm_arguments import engine_arguments, sampling_arguments, structured_arguments
+
+
+def deployment(**changes: object) -> DeploymentConfig:
+    return DeploymentConfig(**{"id": "d", "name": "d", "model": "m", **changes})  # type: ignore[arg-type]
+
+
+def request(**sampling: Any) -> EngineRequest:
+    return EngineRequest("r", [1, 2], SamplingParams(**sampling), "salt")
+
+
+def test_on_cpu() -> None:
+    arguments = engine_arguments(deployment(max_model_len=512), on_cpu=True)
+    assert arguments["dtype"] == "float32"
+    assert arguments["block_size"] == 32
+    assert arguments["enforce_eager"] is True
+    assert arguments["max_model_len"] == 512
+    assert arguments["distributed_executor_backend"].endswith("UniProcExecutor")
+    assert "quantization" not in arguments
+
+
+def test_on_gpu() -> None:
+    arguments = engine_arguments(deployment(quantization="fp8"), on_cpu=False)
+    assert arguments["dtype"] == "auto"
+    assert arguments["quantization"] == "fp8"
+    assert not {"block_size", "enforce_eager", "distributed_executor_backend", "max_model_len"} & arguments.keys()
+
+
+def test_a_deployment_tunes_but_does_not_take_over() -> None:
+    own = {"enable_prefix_caching": False, "block_size": 64, "model": "other", "scheduling_policy": "fcfs"}
+    arguments = engine_arguments(deployment(engine_args=own), on_cpu=True)
+    assert arguments["enable_prefix_caching"] is False
+    assert arguments["block_size"] == 64
+    assert arguments["model"] == "m"
+    assert arguments["scheduling_policy"] == "priority"
+
+
+def test_sampling() -> None:
+    arguments = sampling_arguments(
+        request(max_tokens=5, temperature=0.7, seed=3, stop=("x",), stop_token_ids=(9,), logit_bias={4: 1.5})
+    )
+    assert arguments["seed"] == 3
+    assert arguments["stop_token_ids"] == [9]
+    assert arguments["logit_bias"] == {4: 1.5}
+    assert arguments["detokenize"] is False
+    assert "stop" not in arguments
+
+
+def test_no_seed_where_nothing_is_drawn() -> None:
+    assert "seed" not in sampling_arguments(request(max_tokens=5, temperature=0.0, seed=3))
+
+
+def test_constraints() -> None:
+    assert structured_arguments(StructuredOutput(json_schema="{}")) == {"json": "{}"}
+    assert structured_arguments(StructuredOutput(json_object=True)) == {"json_object": True}
+    assert structured_arguments(StructuredOutput(regex="a+")) == {"regex": "a+"}
+    assert structured_arguments(StructuredOutput(choice=("a", "b"))) == {"choice": ["a", "b"]}
+    assert structured_arguments(StructuredOutput(grammar="root ::= x")) == {"grammar": "root ::= x"}
