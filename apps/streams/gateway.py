@@ -26,6 +26,7 @@ from headrace_wire.token_log import TokenLog
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
+"""Between two renewals, and two looks at the leases of others; a quarter of a shorter lease."""
 
 
 class Gateway:
@@ -130,7 +131,7 @@ class Gateway:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(min(TICK_SECONDS, self.lease_seconds / 4))
             try:
                 await self._renew()
                 await self._reap()

@@ -35,6 +35,7 @@ async def start_gateway() -> Gateway:
             gateway = Gateway(
                 redis_url=settings.REDIS_URL,
                 secret_key=settings.SECRET_KEY,
+                lease_seconds=settings.HEADRACE_LEASE_SECONDS,
                 max_streams=settings.HEADRACE_MAX_STREAMS,
             )
             try:

@@ -55,6 +55,8 @@ class Environment:
     gateway_id: str
     gateway_count: int
     """How many gateways this installation runs, for checks only."""
+    lease_seconds: float
+    """How long a silent gateway is taken for alive; the workers' leases come from the same variable."""
     max_streams: int
     """Streams that one gateway serves; one more is refused with 503 and a retry time."""
     debug: bool
@@ -87,6 +89,7 @@ class Environment:
             metrics_token=_text(source, "HEADRACE_METRICS_TOKEN", "") or None,
             gateway_id=_text(source, "HEADRACE_GATEWAY_ID", f"gateway-{secrets.token_hex(6)}"),
             gateway_count=_integer(source, "HEADRACE_GATEWAY_COUNT", 1, low=1, high=10_000),
+            lease_seconds=_seconds(source, "HEADRACE_LEASE_SECONDS", 5.0),
             max_streams=_integer(source, "HEADRACE_MAX_STREAMS", 2048, low=1, high=1_000_000),
             debug=_flag(source, "HEADRACE_DEBUG", default=False),
             secure_cookies=_flag(source, "HEADRACE_SECURE_COOKIES", default=True),
@@ -127,6 +130,16 @@ def _integer(source: Mapping[str, str], name: str, default: int, *, low: int, hi
         value = low - 1
     if not low <= value <= high:
         raise InvalidEnvironmentError(name, f"must be a whole number from {low} to {high}.")
+    return value
+
+
+def _seconds(source: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        value = float(_text(source, name, str(default)))
+    except ValueError:
+        value = -1.0
+    if not 0.01 <= value <= 86_400:
+        raise InvalidEnvironmentError(name, "must be a number of seconds from 0.01 to 86400.")
     return value
 
 

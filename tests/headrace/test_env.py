@@ -49,6 +49,9 @@ def test_values_are_read_typed(tmp_path: Path) -> None:
         ("HEADRACE_DEBUG", "maybe"),
         ("HEADRACE_LOG_LEVEL", "LOUD"),
         ("HEADRACE_GATEWAY_COUNT", "-1"),
+        ("HEADRACE_LEASE_SECONDS", "soon"),
+        ("HEADRACE_LEASE_SECONDS", "0"),
+        ("HEADRACE_LEASE_SECONDS", "nan"),
     ],
 )
 def test_a_wrong_value_names_its_variable_and_is_not_repeated(name: str, value: str) -> None:

@@ -16,6 +16,7 @@ from headrace_wire.errors import (
     StreamGoneError,
     StreamNotFoundError,
 )
+from headrace_wire.functions import Reply
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import ChatTurn, Delta, Ended, FinishReason, SamplingParams, StreamState
 from headrace_wire.request_queue import CancelOutcome
@@ -201,3 +202,18 @@ async def test_the_use_of_a_key_is_noted_for_the_database(gateway: Gateway) -> N
     await gateway._report_keys()
     noted = await gateway.redis.hgetall(redis_keys.keys_used_key())
     assert set(noted) == {KEY_A.public_id.encode()}
+
+
+async def test_a_short_lease_is_kept(redis_url: str, gateway: Gateway) -> None:
+    short = Gateway(redis_url=redis_url, secret_key="test", lease_seconds=1.0)
+    await short.start()
+    try:
+        first, key = short.incarnation, redis_keys.incarnations_key()
+        enlisted: Reply = await gateway.redis.zscore(key, first)
+        expiry: Reply = enlisted
+        while expiry < enlisted + 1500:  # more than its lease
+            await asyncio.sleep(0.05)
+            expiry = await gateway.redis.zscore(key, first)
+            assert short.incarnation == first
+    finally:
+        await short.stop()
