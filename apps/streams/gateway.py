@@ -17,8 +17,8 @@ from apps.streams.limits import DEFAULT_HARD_LIMIT, StreamLimit
 from apps.streams.rendering import Renderers
 from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
-from headrace_wire.functions import Functions
 from headrace_wire.ids import new_incarnation
+from headrace_wire.linked_functions import LinkedFunctions
 from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import CancelOutcome, LeaseLostError, RequestQueue
 from headrace_wire.token_log import TokenLog
@@ -42,7 +42,7 @@ class Gateway:
         self.secret = secret_key.encode()
         self.lease_seconds = lease_seconds
         self.redis = connect(redis_url)
-        self.functions = Functions(self.redis)
+        self.functions = LinkedFunctions(self.redis, redis_url)
         self.token_log = TokenLog(self.redis, self.functions)
         self.queue = RequestQueue(self.redis, self.functions)
         self.renderers = Renderers(self.redis)
@@ -110,6 +110,7 @@ class Gateway:
         self._tasks, self._delivery_task = [], None
         with suppress(RedisError):
             await self.redis.zadd(redis_keys.incarnations_key(), {self.incarnation: 1}, xx=True)
+        await self.functions.aclose()
         await self.redis.aclose()
 
     async def _enlist(self) -> None:

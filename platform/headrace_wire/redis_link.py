@@ -55,6 +55,11 @@ class RedisLink(asyncio.Protocol):
             raise
         return self
 
+    @property
+    def is_open(self) -> bool:
+        """Whether commands can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
     def send(self, commands: Sequence[Sequence[Argument]], answered: Answered) -> None:
         """Send commands; `answered` is called with all their replies."""
         if self._transport is None or self._transport.is_closing():

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from headrace_wire.fleet import WorkerInfo, WorkerState
-from headrace_wire.functions import Functions
+from headrace_wire.linked_functions import LinkedFunctions
 from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import LeaseLostError, RequestQueue
 from headrace_wire.token_log import TokenLog
@@ -37,7 +37,7 @@ class Worker:
         self._control = connect(config.redis_url)
         self._bell = connect(config.redis_url)
         self._snapshots = connect(config.redis_url)
-        functions = Functions(self._redis)
+        self._functions = functions = LinkedFunctions(self._redis, config.redis_url)
         queue = RequestQueue(self._redis, functions)
         bell = RequestQueue(self._bell, functions)
         self._streams = Streams(config.redis_url, functions, TokenLog(self._redis, functions), queue, self._metrics)
@@ -152,7 +152,7 @@ class Worker:
     async def _shutdown(self) -> None:
         await self._lease.leave()
         await self._host.shutdown()
-        for client in (self._redis, self._control, self._bell, self._snapshots):
+        for client in (self._functions, self._redis, self._control, self._bell, self._snapshots):
             await client.aclose()
         log.info("worker ended")
 
