@@ -5,7 +5,7 @@ from typing import Any
 from headrace_wire.messages import StructuredOutput
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.engine import EngineRequest
-from headrace_worker.engine_core.request_fields import CREDIT, GENERATED
+from headrace_worker.engine_core.request_fields import CREDIT, GENERATED, SEED, TOP_K, TOP_P
 
 CPU_BLOCK_SIZE = 32
 """The smallest that vLLM's CPU attention takes: a prefix hit is worth whole blocks."""
@@ -42,10 +42,11 @@ def engine_arguments(deployment: DeploymentConfig, *, on_cpu: bool) -> dict[str,
     return defaults | deployment.engine_args | fixed
 
 
-def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
+def sampling_arguments(request: EngineRequest, *, own_sampler: bool = False) -> dict[str, Any]:
     """Return vLLM `SamplingParams` for a request; stop strings are ours, and so is the text.
 
     To vLLM, tokens that were generated before are part of the prompt: what counts tokens of the answer is less by them.
+    With `own_sampler`, `engine_core.sampler` draws, else vLLM.
     """
     sampling, generated = request.sampling, len(request.generated_ids)
     arguments: dict[str, Any] = {
@@ -53,8 +54,6 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
         "max_tokens": sampling.max_tokens - generated,
         "min_tokens": max(0, sampling.min_tokens - generated),
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
         "min_p": sampling.min_p,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
@@ -64,8 +63,10 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
         "detokenize": False,
         "extra_args": {CREDIT: request.credit, GENERATED: generated},
     }
-    if sampling.temperature > 0:
-        arguments["seed"] = sampling.seed
+    if sampling.temperature > 0 and own_sampler:
+        arguments["extra_args"] |= {SEED: sampling.seed, TOP_K: sampling.top_k, TOP_P: sampling.top_p}
+    elif sampling.temperature > 0:
+        arguments |= {"seed": sampling.seed, "top_k": sampling.top_k, "top_p": sampling.top_p}
     if sampling.logit_bias:
         arguments["logit_bias"] = dict(sampling.logit_bias)
     return arguments

@@ -45,6 +45,8 @@ ABORT_SECONDS = 1.0
 AHEAD = -1
 """vLLM's priority of what was served before; everything else has 0, and lower goes first."""
 
+SAMPLER = "headrace_worker.engine_core.sampler:PositionalSampler"
+
 _FINISH_REASONS = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
@@ -72,6 +74,7 @@ class VllmEngine:
         self._ready: list[EngineOutput] = []
         self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_stopping = False
+        self._has_own_sampler = False
 
     # ---- life
 
@@ -114,6 +117,10 @@ class VllmEngine:
 
         scheduler = "HeadraceAsyncScheduler" if config.scheduler_config.async_scheduling else "HeadraceScheduler"
         config.scheduler_config.scheduler_cls = f"headrace_worker.engine_core.scheduler.{scheduler}"
+        # vLLM's second model runner draws by seed and position itself, and speculative decoding takes no processors.
+        self._has_own_sampler = not config.use_v2_model_runner and config.speculative_config is None
+        if self._has_own_sampler:
+            config.model_config.logits_processors = [SAMPLER]
         if self._is_stopping:
             raise EngineDeadError("the engine was shut down")
         try:
@@ -194,7 +201,7 @@ class VllmEngine:
 
         request_id, prompt_ids = request.request_id, [*request.prompt_ids, *request.generated_ids]
         try:
-            arguments = sampling_arguments(request)
+            arguments = sampling_arguments(request, own_sampler=self._has_own_sampler)
             if request.sampling.structured is not None:
                 structured = structured_arguments(request.sampling.structured)
                 arguments["structured_outputs"] = StructuredOutputsParams(**structured)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -113,14 +114,34 @@ async def test_aborted_while_held(bench: EngineBench) -> None:
     assert len(bench.outputs[request]) == 3
 
 
-async def test_continues_after_generated_tokens(bench: EngineBench) -> None:
-    whole = await bench.answer(prompt(50))
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 1.0, "seed": 5},
+    "top_p": {"temperature": 0.9, "top_p": 0.95, "seed": 2**63 - 1},
+    "top_k and top_p": {"temperature": 1.3, "top_k": 40, "top_p": 0.9, "seed": -7},
+    "great top_k and top_p": {"temperature": 1.0, "top_k": 2000, "top_p": 0.9, "seed": 8},
+    "min_p and repetition_penalty": {"temperature": 1.0, "min_p": 0.02, "repetition_penalty": 1.3, "seed": 9},
+    "min_tokens and logit_bias": {"temperature": 0.8, "min_tokens": 55, "logit_bias": {150: 4.0}, "seed": 10},
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+async def test_continues_after_generated_tokens(bench: EngineBench, sampling: dict[str, Any]) -> None:
+    whole = await bench.answer(prompt(50), **sampling)
+    neighbours = [await bench.submit(prompt(52 + i), **sampling) for i in range(2)]
     for cut in (1, 17, 59):
-        request = await bench.submit(prompt(50), generated_ids=whole[:cut], ahead=True, credit=cut + 1)
+        request = await bench.submit(prompt(50), generated_ids=whole[:cut], ahead=True, credit=cut + 1, **sampling)
         await bench.have(1, request)
         bench.engine.credit({request: 1000})
         assert await bench.finished(request) == [whole[cut:]]
         assert bench.ends[request] is FinishReason.LENGTH
+    await bench.finished(*neighbours)
+
+
+@pytest.mark.parametrize("bench", ENGINES[2:], indirect=True)  # the simulated engine does not sample
+async def test_another_seed_gives_another_answer(bench: EngineBench) -> None:
+    first, again, other = [await bench.answer(prompt(55), temperature=1.0, top_k=50, seed=seed) for seed in (1, 1, 2)]
+    assert first == again != other
 
 
 async def test_continued_without_credit_it_waits_for_some(bench: EngineBench) -> None:
