@@ -7,7 +7,7 @@ import structlog
 
 from headrace_wire.errors import EngineError, HeadraceError
 from headrace_wire.messages import Delta, Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
-from headrace_wire.request_queue import RequestQueue, Taken
+from headrace_wire.request_queue import MAX_ATTEMPTS, GivenBack, RequestQueue, Taken
 from headrace_wire.token_log import Append, AppendResult, TokenLog
 
 log = structlog.get_logger(__name__)
@@ -31,14 +31,17 @@ class Endings:
         await self._end(stream_id, epoch, StreamState.FAILED, FinishReason.ERROR, logged, prompt_tokens=prompt_tokens)
 
     async def left_behind(self, taken: Taken) -> None:
-        """End a stream whose worker died: as its client asked where that is known, else as a failure."""
+        """Bring a stream on whose owner died: end it as its client asked, else give it to another worker.
+
+        One whose attempts are used up (it may be what kills its workers) fails explicitly; its text stays readable.
+        """
         tail = await self._log.tail(taken.stream_id)
         if isinstance(tail, Ended):
             # The worker died between its terminal entry and the settlement.
             await self._settle_and_publish(tail, taken.epoch)
         elif taken.cancel_reason:
             await self.cancelled(taken.stream_id, epoch=taken.epoch)
-        else:
+        elif await self._requeue(taken) is GivenBack.EXHAUSTED:
             await self.failed(
                 taken.stream_id,
                 epoch=taken.epoch,
@@ -47,6 +50,17 @@ class Endings:
                 ),
                 prompt_tokens=len(taken.request.prompt_ids) // 4 if taken.request else 0,
             )
+
+    async def _requeue(self, taken: Taken) -> GivenBack:
+        outcome = await self._queue.requeue(
+            taken.stream_id,
+            epoch=taken.epoch,
+            incarnation=self._incarnation,
+            deployment=taken.deployment,
+            max_attempts=MAX_ATTEMPTS,
+        )
+        log.info("stream_requeued", stream_id=taken.stream_id, attempts=taken.attempts, outcome=outcome.value)
+        return outcome
 
     async def _end(
         self,

@@ -22,6 +22,10 @@ TOMBSTONE_SECONDS = 24 * 3600
 """How much longer than its log a stream's record lives, so that an expired stream is told from an unknown one."""
 
 
+MAX_ATTEMPTS = 3
+"""Owners that a stream may lose before it fails."""
+
+
 class Verdict(StrEnum):
     """Admission's answer."""
 

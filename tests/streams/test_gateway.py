@@ -19,7 +19,7 @@ from headrace_wire.errors import (
 from headrace_wire.functions import Reply
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import ChatTurn, Delta, Ended, FinishReason, SamplingParams, StreamState
-from headrace_wire.request_queue import CancelOutcome
+from headrace_wire.request_queue import MAX_ATTEMPTS, CancelOutcome
 from headrace_wire.token_log import Append
 from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, publish_snapshot, simulated, snapshot
 
@@ -44,9 +44,25 @@ async def end_of(gateway: Gateway, stream_id: str) -> Ended:
         subscription.close()
 
 
-async def test_streams_of_a_dead_worker_fail_explicitly_with_their_usage(gateway: Gateway) -> None:
+async def test_a_stream_of_a_dead_worker_goes_back_to_the_head_of_its_queue(gateway: Gateway) -> None:
+    stream_id, other = new_stream_id(), new_stream_id()
+    await admit(gateway, stream_id)
+    (first,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
+    await admit(gateway, other)
+    await gateway.redis.zadd(redis_keys.incarnations_key(), {WORKER: 1})
+    await gateway._reap()
+    spare = "worker-spare"
+    await gateway.queue.enlist(spare, lease_seconds=60, channels=[redis_keys.control_key(spare)])
+    again, behind = await gateway.queue.claim(spare, deployment="sim", want=5)
+    assert (again.stream_id, again.attempt) == (stream_id, 2)
+    assert again.epoch > first.epoch
+    assert behind.stream_id == other
+
+
+async def test_a_stream_that_loses_every_worker_fails_explicitly_with_its_usage(gateway: Gateway) -> None:
     stream_id = new_stream_id()
     await admit(gateway, stream_id)
+    await gateway.redis.hset(redis_keys.stream_key(stream_id), "attempts", str(MAX_ATTEMPTS - 1))
     (claimed,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
     await gateway.token_log.append([Append(Delta(stream_id, claimed.epoch, 3, 3, "abc"), token_ids=[1, 2, 3])])
     await gateway.redis.zadd(redis_keys.incarnations_key(), {WORKER: 1})
