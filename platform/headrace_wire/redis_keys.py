@@ -93,6 +93,14 @@ def assigned_key(incarnation: str) -> str:
     return assigned_prefix() + incarnation
 
 
+def suspended_key() -> str:
+    """Suspended streams.
+
+    Owner: the Redis functions. ZSET stream id -> suspended at, Redis milliseconds; the reaper ends old ones.
+    """
+    return f"{CONTROL_TAG}:suspended"
+
+
 def control_prefix() -> str:
     """Common start of all control channels."""
     return f"{CONTROL_TAG}:ctl:"

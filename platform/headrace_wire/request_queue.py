@@ -22,6 +22,9 @@ TOMBSTONE_SECONDS = 24 * 3600
 """How much longer than its log a stream's record lives, so that an expired stream is told from an unknown one."""
 
 
+SUSPENDED_MAX_SECONDS = 3600.0
+"""How long a stream may wait for its reader to come on; then it ends as cancelled, and its text stays readable."""
+
 MAX_ATTEMPTS = 3
 """Owners that a stream may lose before it fails."""
 
@@ -186,6 +189,7 @@ class RequestQueue:
             redis_keys.queue_prefix(),
             redis_keys.control_prefix(),
             redis_keys.assigned_key(incarnation),
+            redis_keys.suspended_key(),
         ]
         message = codec.encode(Cancel(stream_id, reason))
         where, epoch = await self._functions.call("cancel", keys, [stream_id, tenant_id, reason, incarnation, message])
@@ -198,8 +202,10 @@ class RequestQueue:
             redis_keys.assigned_key(incarnation),
             redis_keys.assigned_prefix(),
             redis_keys.stream_prefix(),
+            redis_keys.suspended_key(),
         ]
-        dead, taken = await self._functions.call("reap", keys, [incarnation, limit])
+        args: list[bytes | str | int] = [incarnation, limit, int(SUSPENDED_MAX_SECONDS * 1000)]
+        dead, taken = await self._functions.call("reap", keys, args)
         return [who.decode() for who in dead], [_taken(row) for row in taken]
 
     async def credit(self, positions: Sequence[tuple[str, int]]) -> int:
@@ -215,6 +221,7 @@ class RequestQueue:
             redis_keys.control_prefix(),
             redis_keys.queue_prefix(),
             redis_keys.bell_prefix(),
+            redis_keys.suspended_key(),
         ]
         return int(await self._functions.call("credit", keys, args))
 
@@ -330,6 +337,7 @@ class RequestQueue:
             redis_keys.assigned_key(incarnation),
             redis_keys.queue_key(deployment),
             redis_keys.bell_key(deployment),
+            redis_keys.suspended_key(),
         ]
         reply: Reply = await self._functions.call(function, keys, args)
         return GivenBack(reply.decode())

@@ -269,3 +269,24 @@ async def test_marks_are_the_owners_alone(wire: Wire) -> None:
     record = await wire.queue.record(stream_id)
     assert record is not None
     assert record.state is StreamState.HELD
+
+
+async def test_a_stream_that_is_suspended_for_too_long_is_reaped(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    await wire.queue.suspend(stream_id, epoch=epoch, incarnation=WORKER, deployment="m", credit=0, reason="x")
+    assert await wire.queue.reap(GATEWAY) == ([], [])
+    await wire.redis.zadd(redis_keys.suspended_key(), {stream_id: 1})
+    _, (taken,) = await wire.queue.reap(GATEWAY)
+    assert (taken.stream_id, taken.cancel_reason) == (stream_id, "suspended_too_long")
+    assert taken.epoch > epoch
+    assert await wire.queue.reap(GATEWAY) == ([], [])
+    assert await wire.queue.settle(
+        stream_id, epoch=taken.epoch, incarnation=GATEWAY, state=StreamState.CANCELLED, log_ttl_seconds=10
+    )
+
+
+async def test_what_goes_on_is_not_suspended_any_more(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    await wire.queue.suspend(stream_id, epoch=epoch, incarnation=WORKER, deployment="m", credit=0, reason="x")
+    await wire.queue.credit([(stream_id, 40)])
+    assert await wire.redis.zcard(redis_keys.suspended_key()) == 0

@@ -1,5 +1,5 @@
 -- credit: let streams generate further. Absolute positions; a lower or repeated one changes nothing.
--- KEYS  1 stream record prefix · 2 control prefix · 3 queue prefix · 4 bell prefix
+-- KEYS  1 stream record prefix · 2 control prefix · 3 queue prefix · 4 bell prefix · 5 suspended streams
 -- ARGV  triples: stream id · position up to which it may generate · ControlMessage (msgpack Credit) for its owner
 -- The owner is told; a suspended stream goes back to the head of its queue.
 -- Returns how many streams got more than they had.
@@ -12,6 +12,7 @@ define('credit', function(keys, args)
       redis.call('HSET', record, 'credit', args[i + 1])
       raised = raised + 1
       if f[1] == 'suspended' then
+        redis.call('ZREM', keys[5], id)
         enqueue(record, keys[3] .. f[4], keys[4] .. f[4], id, true)
       elseif f[3] and f[3] ~= '' then
         redis.call('XADD', keys[2] .. f[3], 'NOMKSTREAM', 'MAXLEN', '~', 4096, '1-*', 'd', args[i + 2])

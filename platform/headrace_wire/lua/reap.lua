@@ -1,7 +1,8 @@
 -- reap: take the streams of incarnations whose lease has ended. The caller becomes their owner under a new epoch, so that a
 -- woken owner is fenced, and must bring each of them to an end (or back into the queue).
--- KEYS  1 incarnations · 2 the caller's assignment table · 3 assignment prefix · 4 stream record prefix
--- ARGV  1 caller's incarnation · 2 how many at most
+-- Streams whose reader has not come on for too long end in the same way, with a cancel reason.
+-- KEYS  1 incarnations · 2 the caller's assignment table · 3 assignment prefix · 4 stream record prefix · 5 suspended streams
+-- ARGV  1 caller's incarnation · 2 how many at most · 3 how long a stream may be suspended (ms)
 -- Returns {dead, taken}: dead: incarnations removed; taken: list of {stream id, epoch, tenant, deployment, attempts, log ttl ms, cancel reason or '', request}.
 define('reap', function(keys, args)
   local now = now_ms()
@@ -9,6 +10,24 @@ define('reap', function(keys, args)
   local mine = redis.call('ZSCORE', keys[1], me)
   if not mine or tonumber(mine) <= now then return { {}, {} } end
   local dead, taken = {}, {}
+
+  local function collect_stream(id, record, previous_epoch)
+    local f = redis.call('HMGET', record, 'tenant', 'deployment', 'attempts', 'log_ttl_ms', 'cancel', 'request')
+    local epoch = take(record, keys[2], id, me, previous_epoch, now)
+    taken[#taken + 1] = { id, epoch, f[1], f[2], f[3], f[4], f[5] or '', f[6] or '' }
+  end
+
+  local overdue = redis.call('ZRANGEBYSCORE', keys[5], '-inf', int(now - tonumber(args[3])), 'LIMIT', 0, limit)
+  for _, id in ipairs(overdue) do
+    redis.call('ZREM', keys[5], id)
+    local record = keys[4] .. id
+    local f = redis.call('HMGET', record, 'state', 'epoch')
+    if f[1] == 'suspended' then
+      redis.call('HSET', record, 'state', 'running', 'cancel', 'suspended_too_long')
+      collect_stream(id, record, f[2])
+    end
+  end
+
   for _, who in ipairs(redis.call('ZRANGEBYSCORE', keys[1], '-inf', int(now), 'LIMIT', 0, 16)) do
     local table_key = keys[3] .. who
     local assigned = redis.call('HGETALL', table_key)
@@ -18,13 +37,10 @@ define('reap', function(keys, args)
       local id = assigned[i]
       local epoch = string.match(assigned[i + 1], '^(%d+):')
       local record = keys[4] .. id
-      local f = redis.call('HMGET', record, 'owner', 'epoch', 'state', 'tenant', 'deployment', 'attempts', 'log_ttl_ms', 'cancel', 'request')
+      local f = redis.call('HMGET', record, 'owner', 'epoch', 'state')
       redis.call('HDEL', table_key, id)
       left = left - 1
-      if f[1] == who and f[2] == epoch and not TERMINAL[f[3]] then
-        local mine_now = take(record, keys[2], id, me, epoch, now)
-        taken[#taken + 1] = { id, mine_now, f[4], f[5], f[6], f[7], f[8] or '', f[9] or '' }
-      end
+      if f[1] == who and f[2] == epoch and not TERMINAL[f[3]] then collect_stream(id, record, epoch) end
     end
     if left == 0 then
       redis.call('ZREM', keys[1], who)

@@ -1,5 +1,5 @@
 -- suspend: the owner gives a stream up until its reader comes on. Its log and token ids are all that is needed to go on.
--- KEYS  1 stream record · 2 the owner's assignment table · 3 queue · 4 bell
+-- KEYS  1 stream record · 2 the owner's assignment table · 3 queue · 4 bell · 5 suspended streams
 -- ARGV  1 stream id · 2 epoch · 3 token credit that the owner knew · 4 reason
 -- Returns 'suspended'; 'queued' when more credit has come meanwhile (it waits at the head of the queue); 'lost' when the
 --       caller is not the owner (nothing is changed).
@@ -15,5 +15,6 @@ define('suspend', function(keys, args)
     return 'queued'
   end
   redis.call('HSET', keys[1], 'state', 'suspended', 'owner', '')
+  redis.call('ZADD', keys[5], int(now_ms()), args[1])
   return 'suspended'
 end)
