@@ -3,6 +3,9 @@
 from headrace_wire.messages import AnyLogEntry, Delta, Ended
 from headrace_wire.token_log import Append
 
+KEPT_ENTRIES = 1024
+"""Acknowledged entries that are remembered, at least: many times what a Redis that restarts may have lost (~2 s)."""
+
 MERGE_TOKENS = 256
 """Tokens that one merged entry may cover, so that an entry stays small however long Redis was away."""
 
@@ -10,7 +13,7 @@ MERGE_TOKENS = 256
 class Outbox:
     """Entries move from `waiting` to `sent` to `kept`.
 
-    Bounded by the stream's own `max_tokens`: what is kept is needed when a restarted Redis has lost its last second.
+    What is kept is needed when a restarted Redis has lost its last second.
     """
 
     __slots__ = (
@@ -75,14 +78,22 @@ class Outbox:
         """What was under way is in the log."""
         self.kept += self.sent
         self.sent = []
+        if len(self.kept) >= 2 * KEPT_ENTRIES:
+            del self.kept[:-KEPT_ENTRIES]
 
-    def compare(self, tail: AnyLogEntry) -> None:
-        """Sort what was sent by what the log really holds; what is missing is to be sent again."""
+    def compare(self, tail: AnyLogEntry) -> bool:
+        """Sort what was sent by what the log really holds; what is missing is to be sent again.
+
+        False when the log lacks more than is remembered: nothing can be written that would follow it.
+        """
         held = (tail.epoch, tail.seq)
         entries = self.kept + self.sent + self.again
+        if entries and isinstance(entries[0].entry, Delta) and tail.seq < entries[0].token_ids_at:
+            return False
         self.kept = [append for append in entries if (append.entry.epoch, append.entry.seq) <= held]
         self.again = [append for append in entries if (append.entry.epoch, append.entry.seq) > held]
         self.sent = []
+        return True
 
     def drop(self) -> None:
         """Forget everything; nothing is written any more."""

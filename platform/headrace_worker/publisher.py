@@ -189,15 +189,15 @@ class Publisher:
         elif tail.epoch > outbox.epoch:
             log.warning("fenced stream_id=%s epoch=%d tail_epoch=%d", outbox.stream_id, outbox.epoch, tail.epoch)
             self._drop(outbox)
-        else:
-            outbox.compare(tail)
-            if outbox.has_work:
-                self._dirty[outbox.stream_id] = outbox
+        elif not outbox.compare(tail):
+            self._give_up(outbox)
+        elif outbox.has_work:
+            self._dirty[outbox.stream_id] = outbox
         return outbox.ended is not None
 
     def _give_up(self, outbox: Outbox) -> None:
-        """The log has expired or was deleted: settle, so that nobody generates it again."""
-        log.warning("log gone stream_id=%s", outbox.stream_id)
+        """The log has expired, was deleted, or lacks too much: settle, so that nobody generates it again."""
+        log.warning("log lost stream_id=%s", outbox.stream_id)
         self._drop(outbox)
         self._endings.create_task(self._until_answered(lambda: self._settle(outbox, StreamState.FAILED)))
 

@@ -84,7 +84,7 @@ class VllmEngine:
         with tempfile.TemporaryDirectory(prefix="headrace-engine-") as folder:
             report = Path(folder) / "error.json"
             prepare_vllm_environment(error_file=report)
-            self._llm = await self._in_thread(lambda: self._build(report))
+            await self._in_thread(lambda: self._build(report))
         self._info = await self._in_thread(self._describe)
         self._llm._run_output_handler()  # noqa: SLF001  started by the first request otherwise: too late to see it die
         self._llm.output_handler.add_done_callback(lambda _: self._died("the engine process has ended"))
@@ -98,6 +98,8 @@ class VllmEngine:
         if self._llm is None:
             for child in multiprocessing.active_children():
                 child.kill()  # the start that waits for it fails, and the thread becomes free
+        elif self._llm.output_handler is not None:
+            self._llm.output_handler.cancel()  # it would log the end that we are about to make as a failure
         await asyncio.get_running_loop().run_in_executor(self._thread, self._shut_down)
         self._thread.shutdown(wait=False)
 
@@ -111,7 +113,7 @@ class VllmEngine:
             child.kill()
             child.join()
 
-    def _build(self, report: Path) -> Any:  # noqa: ANN401  vLLM is untyped
+    def _build(self, report: Path) -> None:
         config = self._config()
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
@@ -124,7 +126,7 @@ class VllmEngine:
         if self._is_stopping:
             raise EngineDeadError("the engine was shut down")
         try:
-            return AsyncLLM.from_vllm_config(config)
+            self._llm = AsyncLLM.from_vllm_config(config)  # not returned: futures would keep it beyond its shutdown
         except Exception as error:
             raise _start_failure(report, error) from error
 

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from headrace_wire.messages import Delta, Ended, FinishReason, Opened, Started, StreamState, Timings, Usage
 from headrace_wire.token_log import Append
-from headrace_worker.outbox import MERGE_TOKENS, Outbox
+from headrace_worker.outbox import KEPT_ENTRIES, MERGE_TOKENS, Outbox
 
 
 def outbox() -> Outbox:
@@ -85,6 +85,20 @@ def test_a_rolled_back_log_gets_everything_after_its_tail_again() -> None:
     assert box.ended
     box.compare(Delta("s", 7, 1, 1, "<0>"))
     assert [append.entry.seq for append in box.take()] == [2, 3]
+
+
+def test_a_long_answer_is_remembered_in_part() -> None:
+    box = outbox()
+    for seq in range(1, 5 * KEPT_ENTRIES):
+        box.add(delta(seq))
+        box.take()
+        box.acknowledge()
+    assert KEPT_ENTRIES <= len(box.kept) < 2 * KEPT_ENTRIES
+    last = 5 * KEPT_ENTRIES - 1
+    assert box.compare(Delta("s", 7, last - KEPT_ENTRIES + 1, 1, ""))
+    assert [append.entry.seq for append in box.take()] == list(range(last - KEPT_ENTRIES + 2, last + 1))
+    box.acknowledge()
+    assert not box.compare(Opened("s", 1, 0))
 
 
 @given(st.lists(st.sampled_from(["add", "take", "ack", "compare"]), max_size=40), st.data())
