@@ -4,6 +4,7 @@ Entry ids are `<epoch>-<seq>` (DESIGN 3.2). A log is created once (`open_call`),
 expires a retention time after its terminal entry.
 """
 
+import struct
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -22,6 +23,8 @@ DELIVERY_LIMIT = 8192
 """Entries (engine steps) that a gateway may lag behind before its delivery stream is trimmed and it re-reads the
 logs.
 """
+
+_OFFSET_AND_TTL = struct.Struct("<II")
 
 
 class AppendResult(IntEnum):
@@ -85,16 +88,15 @@ class TokenLog:
         """
         calls: list[tuple[list[int], Call]] = []
         for shard, indices in self._by_shard([a.entry.stream_id for a in appends]).items():
-            args: list[bytes | str | int] = [DELIVERY_LIMIT]
-            for i in indices:
-                args += _append_args(appends[i])
             keys = [
                 redis_keys.log_prefix(shard),
                 redis_keys.token_ids_prefix(shard),
                 redis_keys.readers_prefix(shard),
                 redis_keys.delivery_prefix(shard),
             ]
-            calls.append((indices, ("append", keys, args)))
+            calls.append(
+                (indices, ("append", keys, [DELIVERY_LIMIT, b"".join([_packed(appends[i]) for i in indices])]))
+            )
         return calls
 
     async def publish(self, entries: Sequence[Ended]) -> None:
@@ -150,13 +152,19 @@ class TokenLog:
         return groups
 
 
-def _append_args(append: Append) -> list[bytes | str | int]:
+def _packed(append: Append) -> bytes:
+    """Return an entry as `append.lua` unpacks it."""
     entry = append.entry
-    return [
-        entry.stream_id,
-        f"{entry.epoch}-{entry.seq}",
-        codec.encode(entry),
-        append.token_ids_at * 4,
-        codec.pack_token_ids(append.token_ids) if append.token_ids else b"",
-        append.log_ttl_seconds * 1000,
-    ]
+    stream_id, entry_id = entry.stream_id.encode(), b"%d-%d" % (entry.epoch, entry.seq)
+    payload, token_ids = codec.encode(entry), codec.pack_token_ids(append.token_ids)
+    return b"%c%b%c%b%b%b%b%b%b" % (
+        len(stream_id),
+        stream_id,
+        len(entry_id),
+        entry_id,
+        len(payload).to_bytes(4, "little"),
+        payload,
+        len(token_ids).to_bytes(4, "little"),
+        token_ids,
+        _OFFSET_AND_TTL.pack(append.token_ids_at * 4, append.log_ttl_seconds),
+    )

@@ -1,16 +1,20 @@
 -- append: one engine step's worth of log entries, each accepted or refused on its own, then delivered.
 -- KEYS  1 log prefix · 2 token id prefix · 3 readers prefix · 4 delivery prefix (all of one shard)
--- ARGV  1 delivery length limit (entries), then six per entry: stream id · entry id `<epoch>-<seq>` · LogEntry (msgpack) ·
---       offset of its token ids (bytes) · token ids (little-endian uint32) · TTL (ms) from now on if it is terminal, else 0
+-- ARGV  1 delivery length limit (entries) · 2 the entries, packed one behind the other: an argument each would cost more
+--       than what is done with it. Little-endian, lengths before bytes (1 byte, 1 byte, 4 bytes, 4 bytes):
+--       stream id · entry id `<epoch>-<seq>` · LogEntry (msgpack) · token ids (uint32 each) · 4 bytes: offset of its token
+--       ids (bytes) · 4 bytes: TTL (s) from now on if it is terminal, else 0
 -- A terminal entry is logged and not delivered: its stream is settled first, then `publish` delivers it.
 -- Returns one integer per entry: 1 accepted; 0 the log is gone; -1 an id as high or higher is there already (ours, when an
 --       answer got lost, or a successor's: read the tail).
 define('append', function(keys, args)
   local results, by_gateway = {}, {}
-  for i = 2, #args, 6 do
-    local id, payload, ttl = args[i], args[i + 2], args[i + 5]
+  local batch, position = args[2], 1
+  while position <= #batch do
+    local id, entry_id, payload, token_ids, offset, ttl
+    id, entry_id, payload, token_ids, offset, ttl, position = struct.unpack('<I1c0I1c0I4c0I4c0I4I4', batch, position)
     local log = keys[1] .. id
-    local added = redis.pcall('XADD', log, 'NOMKSTREAM', args[i + 1], 'd', payload)
+    local added = redis.pcall('XADD', log, 'NOMKSTREAM', entry_id, 'd', payload)
     if type(added) == 'table' and added.err then
       if not string.find(added.err, 'equal or smaller', 1, true) then return added end
       results[#results + 1] = -1
@@ -19,16 +23,16 @@ define('append', function(keys, args)
     else
       results[#results + 1] = 1
       local ids_key = keys[2] .. id
-      if args[i + 4] ~= '' then
-        redis.call('SETRANGE', ids_key, args[i + 3], args[i + 4])
-        if args[i + 3] == '0' then redis.call('PEXPIRE', ids_key, redis.call('PTTL', log)) end
+      if token_ids ~= '' then
+        redis.call('SETRANGE', ids_key, offset, token_ids)
+        if offset == 0 then redis.call('PEXPIRE', ids_key, redis.call('PTTL', log)) end
       end
-      if ttl == '0' then
+      if ttl == 0 then
         collect(by_gateway, keys[3] .. id, payload)
       else
-        redis.call('PEXPIRE', log, ttl)
-        redis.call('PEXPIRE', ids_key, ttl)
-        redis.call('PEXPIRE', keys[3] .. id, ttl)
+        redis.call('EXPIRE', log, ttl)
+        redis.call('EXPIRE', ids_key, ttl)
+        redis.call('EXPIRE', keys[3] .. id, ttl)
       end
     end
   end
