@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.load import simulated_case, vllm_case
-from tests.load.placement import Placement, go_before_others, on_core
+from tests.load.placement import Placement, going_first, on_core
 from tests.load.report import machine, render_table, simulated_rows, write_json
 from tests.load.simulated_case import TRANSPORTS, SimulatedLoad
 from tests.load.vllm_case import SYSTEMS, VllmLoad
@@ -22,13 +22,12 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the bench; returns the exit status."""
     options = _parser().parse_args(arguments)
     placement = Placement.of_this_machine()
-    if options.first:
-        go_before_others()
     content: dict[str, Any] = {"machine": machine()}
     tables = []
     if options.only != "vllm":
         load = SimulatedLoad(streams=options.streams, tokens_per_second=options.rate, seconds=options.seconds)
-        tables.append(_simulated(load, placement, options.rounds, content))
+        with going_first(wanted=options.first):
+            tables.append(_simulated(load, placement, options.rounds, content))
     if options.only != "sim":
         model = options.model or tiny_model_in(SupportEnvironment.read().cache_dir)
         tables.append(_vllm(VllmLoad(model, tuple(options.concurrency)), options.rounds, content))
@@ -79,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=50.0, help="tokens per second of each (default: %(default)s)")
     parser.add_argument("--model", type=Path, help="a model's folder for vLLM (default: the tests' tiny random Llama)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8], help="of vLLM's bench")
-    parser.add_argument("--first", action="store_true", help="run before all other processes (root): a busy machine")
+    parser.add_argument("--first", action="store_true", help="simulated engine: run before all others (root)")
     parser.add_argument("--output", type=Path, default=REPOSITORY_ROOT / "var" / "bench", help="folder of the JSON")
     return parser
 

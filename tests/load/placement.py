@@ -37,15 +37,23 @@ def on_core(core: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def go_before_others() -> None:
-    """Has this process, and those that it starts from now on, run whenever they want to: first in, first out.
+@contextmanager
+def going_first(*, wanted: bool) -> Iterator[None]:
+    """Has this process, and those that it starts inside, run whenever they want to, before all others.
 
-    For a machine on which others work too. It takes their waiting out of the figures, not what they do to the caches.
+    For a machine on which others work too. It takes waiting for them out of the figures, not what they do to caches.
 
     Raises:
         PermissionError: only root may.
     """
+    if not wanted:
+        yield
+        return
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def move_process(pid: int, core: int | None) -> None:
