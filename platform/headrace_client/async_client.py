@@ -150,14 +150,12 @@ class AsyncStream(StreamView):
 
     async def __aenter__(self) -> Self:
         """Start the stream; return once it has an id."""
-        if self.stream_id is None:
-            try:
-                first = await self._fetch_event()
-            except BaseException:
-                await self.close()
-                raise
-            if first is not None:
-                self._ahead.append(first)
+        try:
+            while self.stream_id is None and (event := await self._fetch_event()) is not None:
+                self._ahead.append(event)
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(

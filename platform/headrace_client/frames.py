@@ -15,10 +15,12 @@ SUBPROTOCOL = "headrace.v1"
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The stream was admitted; position 1 is next."""
+    """The stream waits; position 1 is next. Without an id it waits for a full gateway, and was not admitted yet."""
 
-    stream_id: str
+    stream_id: str | None
     position: int
+    eta_ms: tuple[float, float] | None = None
+    """Earliest and latest, where the server can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,12 @@ def parse(text: str | bytes) -> Frame | None:
 
 
 def _queued(fields: Mapping[str, Any]) -> Queued:
-    return Queued(str(fields["stream_id"]), int(fields["position"]))
+    stream_id, eta = fields.get("stream_id"), fields.get("eta_ms")
+    return Queued(
+        None if stream_id is None else str(stream_id),
+        int(fields["position"]),
+        None if eta is None else (float(eta[0]), float(eta[1])),
+    )
 
 
 def _started(fields: Mapping[str, Any]) -> Started:

@@ -141,7 +141,7 @@ class StreamSession:
         if isinstance(frame, Failure):
             self._failed(frame)
             return None
-        self.stream_id = frame.stream_id
+        self.stream_id = frame.stream_id or self.stream_id
         self._resumed, self._overloaded = False, 0
         if isinstance(frame, End):
             self.content.finish(frame)

@@ -174,10 +174,12 @@ class Stream(StreamView):
 
     def __enter__(self) -> Self:
         """Start the stream; return once it has an id."""
-        if self.stream_id is None:
-            first = self._fetch_event()
-            if first is not None:
-                self._ahead.append(first)
+        try:
+            while self.stream_id is None and (event := self._fetch_event()) is not None:
+                self._ahead.append(event)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(

@@ -26,6 +26,7 @@ from headrace_client import (
 )
 from headrace_wire import redis_keys
 from headrace_wire.messages import StreamState
+from tests.support.impatient_gateway import impatient_gateway
 from tests.support.live_stack import LiveStack
 from tests.support.processes import free_port
 from tests.support.stream_probe import StreamProbe
@@ -237,6 +238,20 @@ async def test_acknowledgements_make_progress_over_a_small_window_async(
     assert stream.usage.completion_tokens == 300
     assert text == await asyncio.to_thread(probe.text, stream.stream_id)
     assert await asyncio.to_thread(credit_of, probe, stream.stream_id) >= 250
+
+
+def test_a_reader_that_was_cut_off_for_its_pause_goes_on(live_stack: LiveStack, probe: StreamProbe) -> None:
+    with (
+        impatient_gateway(live_stack) as (gateway, base_url),
+        HeadraceClient(base_url, live_stack.api_key) as client,
+        client.generate("slow", ASK, max_tokens=100, ignore_eos=True) as stream,
+    ):
+        assert stream.stream_id is not None
+        take(stream, 5)
+        gateway.wait_for_line("client_stalled")
+        assert stream.read() == probe.text(stream.stream_id)
+    assert stream.usage is not None
+    assert stream.usage.completion_tokens == 100
 
 
 @pytest.mark.parametrize("key", ["nonsense", "sk-hr-aaaaaaaaaaaa-" + "A" * 40])

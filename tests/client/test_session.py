@@ -80,6 +80,20 @@ def test_it_starts_once_and_then_resumes(clock: Clock) -> None:
     assert stream.content.text == "abc"
 
 
+def test_it_may_wait_for_a_full_gateway_before_it_has_an_id(clock: Clock) -> None:
+    stream = session(clock)
+    stream.opened()
+    waiting = {"type": "queued", "position": 7, "eta_ms": [500, 2000]}
+    assert stream.received(json.dumps(waiting)) == Queued(None, 7, (500.0, 2000.0))
+    assert stream.stream_id is None
+    assert say(stream, "queued", position=1) == Queued("s", 1)
+    left = session(clock)
+    left.opened()
+    left.received(json.dumps(waiting))
+    with pytest.raises(errors.StartUnknownError):
+        left.lost(Loss("gone"))
+
+
 def test_an_unanswered_request_is_never_sent_again(clock: Clock) -> None:
     stream = session(clock)
     stream.lost(Loss("refused"))  # nothing was sent yet
