@@ -1,39 +1,28 @@
-// One answer on its way: takes its frames, shows text once per animation frame, says when it has ended.
+// One answer on its way: shows its text once per animation frame, acknowledges what it has shown, says when it has ended.
 //
 // It lives as long as the stream, also while another conversation is open: its view can be taken away and given back.
 
-const SILENCE_MS = 45_000;
-
 export class AnswerStream {
-  seq = 0;
   isEnding = false;
   isStopping = false;
-  #chunks = [];
+  #stream = null;
   #pending = [];
-  #shownSeq = 0;
   #view = null;
   #frameRequest = 0;
-  #watch = 0;
   #waitingText = "";
 
   /** `onEnd()` is called once, with the last frame's text shown. */
-  constructor({ socket, streamId, onEnd }) {
-    this.socket = socket;
-    this.streamId = streamId;
+  constructor({ client, streamId, onEnd }) {
     this.onEnd = onEnd;
-  }
-
-  start() {
-    this.socket.follow(this.streamId, this);
-    this.#heard();
+    this.#stream = client.follow(streamId, { onFrame: (frame) => this.#onFrame(frame) });
   }
 
   /** Shows the answer in `view` from now on, what has come so far included. */
   attach(view) {
     this.#view = view;
     view.showWaiting(this.#waitingText);
-    const text = this.#chunks.join("");
-    if (text) view.append(text);
+    this.#pending.length = 0;
+    if (this.#stream.text) view.append(this.#stream.text);
     if (this.isStopping) view.showStopping();
   }
 
@@ -45,15 +34,17 @@ export class AnswerStream {
   stop() {
     this.isStopping = true;
     this.#view?.showStopping();
-    return this.socket.cancel(this.streamId);
+    return this.#stream.cancel();
   }
 
-  onFrame(frame) {
+  /** It could not be stopped and goes on. */
+  keepGoing() {
+    this.isStopping = this.#stream.isCancelled = false;
+  }
+
+  #onFrame(frame) {
     if (this.isEnding) return;
-    this.#heard();
     if (frame.type === "delta") {
-      if (frame.seq <= this.seq) return;
-      this.seq = frame.seq;
       this.#pending.push(frame.text);
       this.#frameRequest ||= requestAnimationFrame(() => this.#flush());
     } else if (frame.type === "queued") {
@@ -61,16 +52,12 @@ export class AnswerStream {
     } else if (frame.type === "started") {
       this.#wait("");
     } else if (frame.type === "end" || frame.type === "error") {
-      this.end();
+      this.#end();
     }
   }
 
-  /** The stream is over, or nothing more is to be learned of it here. */
-  end() {
-    if (this.isEnding) return;
+  #end() {
     this.isEnding = true;
-    clearTimeout(this.#watch);
-    this.socket.forget(this.streamId);
     this.#flush(); // not left to an animation frame: a hidden page has none
     this.onEnd();
   }
@@ -81,25 +68,13 @@ export class AnswerStream {
     if (this.#pending.length) {
       const text = this.#pending.join("");
       this.#pending.length = 0;
-      this.#chunks.push(text);
       this.#view?.append(text);
     }
-    if (this.#shownSeq === this.seq) return;
-    this.#shownSeq = this.seq;
-    if (!this.isEnding) this.socket.acknowledge(this.streamId, this.seq);
+    this.#stream.acknowledge();
   }
 
   #wait(text) {
     this.#waitingText = text;
     this.#view?.showWaiting(text);
-  }
-
-  /** A connection can be dead without a word. After a long silence another one asks. */
-  #heard() {
-    clearTimeout(this.#watch);
-    this.#watch = setTimeout(() => {
-      this.socket.renew();
-      this.#heard();
-    }, SILENCE_MS);
   }
 }

@@ -6,7 +6,7 @@ import { ModelPicker } from "./model_picker.js";
 import { Notice } from "./notice.js";
 import * as requests from "./requests.js";
 import { Sidebar } from "./sidebar.js";
-import { StreamSocket } from "./stream_socket.js";
+import { connectClient } from "./stream_client.js";
 import { Thread } from "./thread.js";
 import { UiEvents } from "./ui_events.js";
 
@@ -19,9 +19,10 @@ class Chat {
 
   constructor() {
     this.notice = new Notice();
-    this.socket = new StreamSocket({
+    this.client = connectClient({
       onConnection: (isUp) => this.#connection(isUp),
       onSignedOut: () => this.#signedOut(),
+      onRejected: () => this.#rejected(),
     });
     this.sidebar = new Sidebar(page.list, {
       onOpen: (id) => this.open(id),
@@ -30,7 +31,7 @@ class Chat {
       onError: (error) => this.#failed(error),
     });
     this.thread = new Thread({
-      socket: this.socket,
+      client: this.client,
       onChange: () => this.#update(),
       onRetry: (view) => this.retry(view),
     });
@@ -234,6 +235,11 @@ class Chat {
   #signedOut() {
     const signIn = () => location.reload();
     this.notice.show("signed-out", "You are signed out.", { actions: [["Sign in", signIn]] });
+  }
+
+  #rejected() {
+    const reload = () => location.reload();
+    this.notice.show("rejected", "The server refuses to connect this page.", { actions: [["Reload", reload]] });
   }
 
   #failed(error, again = null, kind = "failed") {

@@ -17,8 +17,8 @@ export class Thread {
   #isAtEnd = true;
   #hasEarlier = false;
 
-  constructor({ socket, onChange, onRetry }) {
-    this.socket = socket;
+  constructor({ client, onChange, onRetry }) {
+    this.client = client;
     this.onChange = onChange;
     this.onRetry = onRetry;
     this.scroller = document.getElementById("thread");
@@ -115,9 +115,8 @@ export class Thread {
     let stream = this.#streams.get(streamId);
     if (!stream) {
       const onEnd = () => this.#ended(streamId, conversationId, messageId);
-      stream = new AnswerStream({ socket: this.socket, streamId, onEnd });
+      stream = new AnswerStream({ client: this.client, streamId, onEnd });
       this.#streams.set(streamId, stream);
-      stream.start();
     }
     stream.attach(view);
   }
@@ -157,7 +156,7 @@ export class Thread {
     try {
       await requests.stop(this.conversationId, view.message.id);
     } catch (error) {
-      stream.isStopping = false;
+      stream.keepGoing();
       view.showUnstored(`${error.message} The answer goes on.`);
       this.onChange();
     }

@@ -1,8 +1,6 @@
 // News of the user's other tabs, over /ws/ui. They are hints: after a lost connection everything is asked for anew.
 
-import { ReconnectingSocket } from "./reconnecting_socket.js";
-
-const SIGNED_OUT = 4401;
+import { ReconnectingSocket } from "../headrace/reconnecting_socket.js";
 
 export class UiEvents {
   #wasLost = false;
@@ -19,10 +17,7 @@ export class UiEvents {
         const { type, data } = JSON.parse(text);
         onEvent(type, data);
       },
-      onLost: (code) => {
-        this.#wasLost = true;
-        if (code === SIGNED_OUT) this.socket.stop();
-      },
+      onLost: () => (this.#wasLost = true),
     });
     this.socket.connectNow();
   }

@@ -1,0 +1,38 @@
+// Puts the text of one stream together from the frames of any number of connections, each position exactly once.
+
+export class Reconstruction {
+  #parts = [];
+  #connectionSeq = null;
+
+  /** Begins after position `after`, which the caller has already. */
+  constructor(after = 0) {
+    this.seq = after;
+  }
+
+  get text() {
+    if (this.#parts.length > 1) this.#parts = [this.#parts.join("")];
+    return this.#parts[0] ?? "";
+  }
+
+  /** What follows comes over another connection, which was asked to go on after `seq`. */
+  connected() {
+    this.#connectionSeq = null;
+  }
+
+  /**
+   * Adds a delta; false for one that is here already. On one connection positions must rise. A connection may begin by
+   * repeating what came over an earlier one; a frame of which only a part is new cannot be cut. Throws a RangeError.
+   */
+  take({ seq, text }) {
+    const before = this.#connectionSeq;
+    this.#connectionSeq = seq;
+    if (before !== null && seq <= before) throw new RangeError(`Position ${seq} came after ${before}.`);
+    if (seq <= this.seq) return false;
+    if (before !== null && before < this.seq) {
+      throw new RangeError(`Positions ${before + 1} to ${seq} came at once, and ${this.seq} is here already.`);
+    }
+    this.seq = seq;
+    this.#parts.push(text);
+    return true;
+  }
+}
