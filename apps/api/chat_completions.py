@@ -1,6 +1,7 @@
 """`POST /v1/chat/completions`, plain and streamed."""
 
 import hashlib
+from functools import partial
 
 import structlog
 
@@ -9,10 +10,12 @@ from apps.api.error_rendering import error_body, logged_error
 from apps.api.http import Exchange
 from apps.api.openai_format import ChatChunks, chat_completion
 from apps.api.requests import ChatCompletionRequest, parse_chat_completion
-from apps.api.serving import SSE_HEADERS, until_disconnect
+from apps.api.serving import EVENT_STREAM, SSE_HEADERS, until_disconnect
+from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
-from apps.streams.services import StartedStream, stream_leave, stream_start
+from apps.streams.limits import QueueNews
+from apps.streams.services import StartedStream, StreamOptions, stream_leave, stream_start
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.errors import HeadraceError, InvalidRequestError, StreamCancelledError
@@ -31,27 +34,38 @@ async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
 
     Raises:
         HeadraceError: refused or failed before the answer began.
-        ClientDisconnectedError: the client left before its request was read.
+        ClientDisconnectedError: the client left.
     """
     caller = gateway.authenticate(exchange.bearer())
     gateway.config.require_scope(caller, ApiKeyScope.INFERENCE)
     body = await exchange.body()
     request = parse_chat_completion(body)
+    await until_disconnect(exchange, _serve(exchange, gateway, caller, request, _idempotency(exchange, body)))
+
+
+async def _serve(
+    exchange: Exchange,
+    gateway: Gateway,
+    caller: Caller,
+    request: ChatCompletionRequest,
+    idempotency: Idempotency | None,
+) -> None:
     deployment = gateway.config.deployment(caller, request.model)
+    limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
     started = await stream_start(
         gateway=gateway,
         caller=caller,
         deployment=deployment,
         conversation=request.conversation(),
         sampling=request.sampling(),
-        idempotency=_idempotency(exchange, body),
+        options=StreamOptions(idempotency=idempotency),
+        on_wait=partial(_tell_place, exchange) if request.stream else None,
     )
     exchange.headers += [
         (b"x-headrace-stream-id", started.stream_id.encode()),
         (b"x-headrace-model-deployment", deployment.name.encode("latin-1", "replace")),
         (b"x-headrace-cache", b"bypass"),
     ]
-    limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
     answer = Answer(deployment.name, "sse" if request.stream else "http", exchange.started_at)
     follower = Follower(
         gateway,
@@ -61,12 +75,27 @@ async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
     )
     try:
         pump = _stream if request.stream else _plain
-        await until_disconnect(exchange, pump(exchange, gateway, request, started, follower, answer))
+        await pump(exchange, gateway, request, started, follower, answer)
     finally:
         answer.close()
         # Only a client that named a key can come back; else the engine must not go on for nobody.
-        can_return = exchange.header(IDEMPOTENCY_HEADER) is not None
-        stream_leave(gateway=gateway, tenant=caller.tenant, subscription=started.subscription, can_return=can_return)
+        stream_leave(
+            gateway=gateway,
+            tenant=caller.tenant,
+            subscription=started.subscription,
+            can_return=idempotency is not None,
+        )
+
+
+async def _tell_place(exchange: Exchange, news: QueueNews) -> None:
+    """Tell a streamed request that it waits in this gateway's line: in the first headers, then in comments."""
+    eta = "" if news.eta_seconds is None else "-".join(str(round(seconds * 1000)) for seconds in news.eta_seconds)
+    if not exchange.answered:
+        told = [(b"x-headrace-queue-position", str(news.position).encode())]
+        if eta:
+            told.append((b"x-headrace-queue-eta-ms", eta.encode()))
+        await exchange.start(200, EVENT_STREAM, [*SSE_HEADERS, *told])
+    await exchange.write(f": queued position={news.position}{f' eta_ms={eta}' if eta else ''}\n\n".encode())
 
 
 async def _stream(
@@ -79,7 +108,8 @@ async def _stream(
 ) -> None:
     include_usage = request.stream_options is not None and request.stream_options.include_usage
     chunks = ChatChunks(started.stream_id, request.model, include_usage=include_usage)
-    await exchange.start(200, b"text/event-stream; charset=utf-8", SSE_HEADERS)
+    if not exchange.answered:
+        await exchange.start(200, EVENT_STREAM, SSE_HEADERS)
     # A comment at once commits the status and passes proxies that wait for a first byte.
     await exchange.write(b": queued position=%d\n\n" % started.position)
     head = chunks.first()

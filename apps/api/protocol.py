@@ -11,6 +11,7 @@ from msgspec import Struct
 from apps.api.answer import Answer
 from apps.api.error_rendering import error_object, logged_error
 from apps.api.requests import ChatMessage, SamplingFields, invalid_field
+from apps.streams.limits import QueueNews
 from headrace_wire.errors import HeadraceError, InvalidRequestError
 from headrace_wire.messages import Ended, Started
 
@@ -138,6 +139,16 @@ class FrameWriter:
 
     def _frame(self, kind: str, **fields: object) -> str:
         return _encode({"type": kind, **self._identity, **fields}).decode()
+
+
+def waiting_frame(news: QueueNews, *, ref: str | None) -> str:
+    """Return a `queued` frame of a stream that has no id yet: it waits in the gateway's line."""
+    fields: dict[str, object] = {"type": "queued", "position": news.position}
+    if ref is not None:
+        fields["ref"] = ref
+    if news.eta_seconds is not None:
+        fields["eta_ms"] = [round(seconds * 1000) for seconds in news.eta_seconds]
+    return _encode(fields).decode()
 
 
 def final_frame(writer: FrameWriter, answer: Answer) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from apps.api.http import ClientDisconnectedError, Exchange
 from headrace_wire.cancellation import cancel_and_wait
 
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 SSE_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 

@@ -13,7 +13,7 @@ from apps.api.answer import Answer
 from apps.api.http import Exchange
 from apps.api.openai_format import usage_object
 from apps.api.protocol import FrameWriter, final_frame
-from apps.api.serving import SSE_HEADERS, until_disconnect
+from apps.api.serving import EVENT_STREAM, SSE_HEADERS, until_disconnect
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
@@ -108,7 +108,7 @@ async def stream_follow(exchange: Exchange, gateway: Gateway, stream_id: str) ->
 async def _pump(
     exchange: Exchange, gateway: Gateway, writer: FrameWriter, follower: Follower, answer: Answer, after: int
 ) -> None:
-    await exchange.start(200, b"text/event-stream; charset=utf-8", SSE_HEADERS)
+    await exchange.start(200, EVENT_STREAM, SSE_HEADERS)
     # An id at once: it passes proxies that wait for a first byte, and a client can resume before the first token.
     await exchange.write(b"retry: %d\nid: %d\ndata:\n\n" % (random.randint(*RETRY_MS), after))  # noqa: S311
     ended: Ended | None = None

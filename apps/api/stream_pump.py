@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from apps.api.answer import Answer
-from apps.api.protocol import FrameWriter, Generate, Resume, error_frame, final_frame
+from apps.api.protocol import FrameWriter, Generate, Resume, error_frame, final_frame, waiting_frame
 from apps.api.requests import conversation_of
 from apps.api.stall_timer import StallTimer
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
-from apps.streams.services import stream_attach, stream_leave, stream_start
+from apps.streams.limits import QueueNews
+from apps.streams.services import StreamOptions, stream_attach, stream_leave, stream_start
 from apps.streams.subscription import Subscription
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
 from headrace_wire.messages import AnyLogEntry, Started
@@ -103,7 +104,8 @@ class StreamPump:
             deployment=deployment,
             conversation=conversation_of(frame.messages),
             sampling=frame.sampling(),
-            window=frame.window,
+            options=StreamOptions(window=frame.window),
+            on_wait=self._tell_place,
         )
         self.stream_id, self._subscription = started.stream_id, started.subscription
         await self._send(FrameWriter(started.stream_id, frame.ref).queued(started.position))
@@ -114,6 +116,9 @@ class StreamPump:
             queue_deadline_seconds=started.queue_deadline_seconds,
         )
         return follower, deployment.name
+
+    async def _tell_place(self, news: QueueNews) -> None:
+        await self._send(waiting_frame(news, ref=self._frame.ref))
 
     async def _resume(self, frame: Resume) -> tuple[Follower, str]:
         if frame.after < 0:

@@ -64,7 +64,7 @@ class Delivery:
         return subscription
 
     def _remove(self, subscription: Subscription) -> None:
-        self._limit.leave()
+        self._limit.leave(had_turn=subscription.had_turn)
         readers = self._subscriptions[subscription.stream_id]
         readers.remove(subscription)
         if not readers:

@@ -13,7 +13,7 @@ from apps.streams.delivery import Delivery
 from apps.streams.detachment import Departure, Detachment
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
-from apps.streams.limits import DEFAULT_HARD_LIMIT, StreamLimit
+from apps.streams.limits import StreamLimit
 from apps.streams.rendering import Renderers
 from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
@@ -37,7 +37,7 @@ class Gateway:
     """
 
     def __init__(
-        self, *, redis_url: str, secret_key: str, lease_seconds: float = 5.0, max_streams: int = DEFAULT_HARD_LIMIT
+        self, *, redis_url: str, secret_key: str, lease_seconds: float = 5.0, limit: StreamLimit | None = None
     ) -> None:
         self.secret = secret_key.encode()
         self.lease_seconds = lease_seconds
@@ -48,7 +48,7 @@ class Gateway:
         self.renderers = Renderers(self.redis)
         self.fleet = FleetView(self.redis, self.renderers)
         self.config_reader = ConfigReader(self.redis)
-        self.limit = StreamLimit(max_streams)
+        self.limit = limit or StreamLimit()
         self.delivery = Delivery(redis_url, self.token_log, self.limit)
         self.credit = CreditBook(self.queue)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)

@@ -6,6 +6,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from apps.streams.gateway import Gateway
+from apps.streams.limits import StreamLimit
 from headrace_wire.errors import DependencyUnavailableError
 
 _gateway: Gateway | None = None
@@ -36,7 +37,7 @@ async def start_gateway() -> Gateway:
                 redis_url=settings.REDIS_URL,
                 secret_key=settings.SECRET_KEY,
                 lease_seconds=settings.HEADRACE_LEASE_SECONDS,
-                max_streams=settings.HEADRACE_MAX_STREAMS,
+                limit=StreamLimit(settings.HEADRACE_SOFT_STREAMS, settings.HEADRACE_MAX_STREAMS),
             )
             try:
                 await gateway.start()

@@ -28,6 +28,7 @@ class Subscription:
         "_timer",
         "_waiter",
         "ended",
+        "had_turn",
         "position",
         "stream_id",
     )
@@ -55,6 +56,8 @@ class Subscription:
         self._epoch = 0
         self._closed = False
         self._interruption: HeadraceError | None = None
+        self.had_turn = False
+        """Whether its stream was admitted by this reader, and counts against the gateway's soft limit."""
         self.ended = False
         """Whether the terminal entry was given."""
 

@@ -57,8 +57,10 @@ class Environment:
     """How many gateways this installation runs, for checks only."""
     lease_seconds: float
     """How long a silent gateway is taken for alive; the workers' leases come from the same variable."""
+    soft_streams: int
+    """Streams that one gateway serves at once; more wait in line."""
     max_streams: int
-    """Streams that one gateway serves; one more is refused with 503 and a retry time."""
+    """Streams of one gateway, those in line included; one more is refused with 503 and a retry time."""
     debug: bool
     secure_cookies: bool
     log_level: str
@@ -90,6 +92,7 @@ class Environment:
             gateway_id=_text(source, "HEADRACE_GATEWAY_ID", f"gateway-{secrets.token_hex(6)}"),
             gateway_count=_integer(source, "HEADRACE_GATEWAY_COUNT", 1, low=1, high=10_000),
             lease_seconds=_seconds(source, "HEADRACE_LEASE_SECONDS", 5.0),
+            soft_streams=_integer(source, "HEADRACE_SOFT_STREAMS", 1024, low=1, high=1_000_000),
             max_streams=_integer(source, "HEADRACE_MAX_STREAMS", 2048, low=1, high=1_000_000),
             debug=_flag(source, "HEADRACE_DEBUG", default=False),
             secure_cookies=_flag(source, "HEADRACE_SECURE_COOKIES", default=True),

@@ -18,7 +18,7 @@ from apps.chat.services.answers import answer_fail
 from apps.chat.services.conversations import title_from
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
-from apps.streams.services import StartedStream, stream_start
+from apps.streams.services import StartedStream, StreamOptions, stream_start
 from apps.tenants.models import Membership
 from headrace_wire.errors import ContextLengthError, DependencyUnavailableError, HeadraceError, InvalidRequestError
 from headrace_wire.ids import new_stream_id
@@ -208,7 +208,7 @@ async def _start(
                 deployment=request.deployment,
                 conversation=kept,
                 sampling=SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, top_p=TOP_P, seed=-1),
-                stream_id=stream_id,
+                options=StreamOptions(stream_id=stream_id),
             )
         except ContextLengthError:
             if len(kept) <= 1:

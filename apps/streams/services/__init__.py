@@ -2,10 +2,11 @@
 
 from apps.streams.services.ending import stream_cancel, stream_expire_in_queue
 from apps.streams.services.reading import stream_attach, stream_leave
-from apps.streams.services.starting import StartedStream, cache_salt, stream_start
+from apps.streams.services.starting import StartedStream, StreamOptions, cache_salt, stream_start
 
 __all__ = [
     "StartedStream",
+    "StreamOptions",
     "cache_salt",
     "stream_attach",
     "stream_cancel",

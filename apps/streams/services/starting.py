@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
+from apps.streams.limits import OnWait
 from apps.streams.services.reading import stream_attach, window_of
 from apps.streams.subscription import Subscription
 from headrace_wire.codec import pack_token_ids
@@ -44,6 +45,17 @@ class StartedStream(Struct, frozen=True):
     """The caller's idempotency key had started it before: the subscription gives it from its beginning."""
 
 
+class StreamOptions(Struct, frozen=True):
+    """What a caller may ask for beside its request."""
+
+    stream_id: str | None = None
+    """A new id that was made before (the chat stores it first)."""
+    window: int | None = None
+    """Tokens that may be generated beyond the acknowledged ones; at most, and by default, the tenant's."""
+    idempotency: Idempotency | None = None
+    """The caller's key: a stream that it started before is given again instead of a second one."""
+
+
 async def stream_start(
     *,
     gateway: Gateway,
@@ -51,9 +63,8 @@ async def stream_start(
     deployment: DeploymentConfig,
     conversation: Sequence[ChatTurn],
     sampling: SamplingParams,
-    stream_id: str | None = None,
-    window: int | None = None,
-    idempotency: Idempotency | None = None,
+    options: StreamOptions = StreamOptions(),  # noqa: B008  # frozen
+    on_wait: OnWait | None = None,
 ) -> StartedStream:
     """Render, admit and subscribe. The caller closes the subscription, whatever happens.
 
@@ -63,9 +74,8 @@ async def stream_start(
         deployment: Where it runs; looked up with `ConfigView.deployment`.
         conversation: The messages, system first.
         sampling: Checked fields; `max_tokens` 0 takes the deployment's default, `seed` -1 draws one.
-        stream_id: A new id made before (the chat stores it first); made here when None.
-        window: Tokens that may be generated beyond the acknowledged ones; at most, and by default, the tenant's.
-        idempotency: The caller's key; a stream that it started before is given again instead of a second one.
+        options: What else the caller asked for.
+        on_wait: Told the place in line while the gateway serves as many streams as it does at once.
 
     Raises:
         ContextLengthError: prompt and answer do not fit.
@@ -76,7 +86,7 @@ async def stream_start(
     """
     if gateway.draining:
         raise DrainingError("This gateway is shutting down; send the request again.", retry_after_seconds=1.0)
-    stream_id = stream_id or new_stream_id()
+    stream_id = options.stream_id or new_stream_id()
     prompt_ids = await _render(gateway, deployment, conversation)
     request = GenerateRequest(
         stream_id=stream_id,
@@ -86,7 +96,7 @@ async def stream_start(
         cache_salt=cache_salt(gateway.secret, caller.tenant.id),
         prompt_ids=pack_token_ids(prompt_ids or ()),
         conversation=() if prompt_ids is not None else tuple(conversation),
-        window=window_of(caller.tenant, window),
+        window=window_of(caller.tenant, options.window),
         log_ttl_seconds=caller.tenant.retention_seconds,
         ttft_timeout_seconds=deployment.ttft_timeout_seconds,
         inter_token_timeout_seconds=deployment.inter_token_timeout_seconds,
@@ -94,13 +104,15 @@ async def stream_start(
     # Before admission, so that nothing can be delivered that nobody waits for.
     subscription = gateway.delivery.subscribe(stream_id)
     try:
-        admission = await _admit(gateway, deployment, request, idempotency)
+        await gateway.limit.turn(on_wait)
+        subscription.had_turn = True
+        admission = await _admit(gateway, deployment, request, options.idempotency)
     except BaseException:
         subscription.close()
         raise
     if admission.verdict is Verdict.DUPLICATE:
         subscription.close()
-        return await _replay(gateway, caller, deployment, admission, idempotency)
+        return await _replay(gateway, caller, deployment, admission, options.idempotency)
     gateway.credit.open(stream_id, window=request.window, granted=request.window)
     return StartedStream(stream_id, deployment, admission.position, deployment.queue_timeout_seconds, subscription)
 
