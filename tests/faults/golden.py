@@ -1,0 +1,45 @@
+"""The undisturbed run: what every other run of the same prompt must give."""
+
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from headrace_wire.functions import Functions
+from headrace_wire.messages import Delta, Ended, StreamState
+from headrace_wire.token_log import TokenLog
+from tests.faults.journey import travel
+from tests.faults.readers import Hop, Reader, Transport
+from tests.faults.stack import FaultStack
+
+PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """One answer."""
+
+    prompt: str
+    token_ids: list[int]
+    text: str
+
+    @property
+    def tokens(self) -> int:
+        return len(self.token_ids)
+
+
+async def undisturbed(stack: FaultStack, prompt: str, *, max_tokens: int) -> Golden:
+    """Runs a prompt on a stack in which nothing happens, and checks what its log says of itself."""
+    reader = Reader(stack.ports, stack.api_key, stack.model, prompt, max_tokens)
+    await travel(reader, iter([Hop(Transport.WEBSOCKET, 0)]), seconds=PATIENCE_SECONDS)
+    assert reader.is_ended, reader
+    assert reader.stream_id is not None
+    async with Redis.from_url(stack.redis_url) as redis:
+        log = TokenLog(redis, Functions(redis))
+        entries = await log.read(reader.stream_id) or []
+        token_ids = await log.token_ids(reader.stream_id)
+    ended = entries[-1]
+    assert isinstance(ended, Ended)
+    assert ended.state is StreamState.FINISHED
+    assert ended.usage.completion_tokens == len(token_ids) == ended.seq - 1 == max_tokens
+    assert reader.text == "".join(entry.text for entry in entries if isinstance(entry, Delta))
+    return Golden(prompt, token_ids, reader.text)
