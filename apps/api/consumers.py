@@ -21,6 +21,7 @@ from apps.api.protocol import (
     parse_frame,
 )
 from apps.api.stream_pump import StreamPump
+from apps.streams import metrics
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.runtime import current_gateway
@@ -129,6 +130,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         task.add_done_callback(self._cancels.discard)
 
     async def _close_stalled(self) -> None:
+        metrics.CLIENTS_STALLED.inc()
         log.info("client_stalled", tenant=self.caller.tenant.slug, streams=len(self._pumps))
         await self.close(code=STALLED_CLOSE_CODE, reason="stalled: nothing was acknowledged in time; resume later")
 

@@ -10,6 +10,7 @@ from apps.api.answer import Answer
 from apps.api.protocol import FrameWriter, Generate, Resume, error_frame, final_frame, waiting_frame
 from apps.api.requests import conversation_of
 from apps.api.stall_timer import StallTimer
+from apps.streams import metrics
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
@@ -150,12 +151,14 @@ class StreamPump:
 
     async def _tell_slow(self, writer: FrameWriter) -> None:
         """Say once, to a client that asked for it, that its stream is held until it acknowledges."""
-        if not self._frame.notices or self._told_slow or self.stream_id is None:
+        if self._told_slow or self.stream_id is None:
             return
         granted = self._gateway.credit.granted(self.stream_id)
         if granted and self.sent_seq >= granted and self.acknowledged_seq < self.sent_seq:
             self._told_slow = True
-            await self._send(writer.slow_consumer(self.sent_seq, self.acknowledged_seq))
+            metrics.CREDIT_STALLS.inc()
+            if self._frame.notices:
+                await self._send(writer.slow_consumer(self.sent_seq, self.acknowledged_seq))
 
     async def _send_quietly(self, text: str) -> None:
         try:

@@ -11,6 +11,7 @@ import structlog
 from msgspec import Struct
 from redis.exceptions import RedisError
 
+from apps.streams import metrics
 from headrace_wire.request_queue import RequestQueue
 
 log = structlog.get_logger(__name__)
@@ -39,7 +40,6 @@ class CreditBook:
         self._accounts: dict[str, _Account] = {}
         self._due: dict[str, int] = {}
         self._wake = asyncio.Event()
-        self.messages_sent = 0
 
     def open(self, stream_id: str, *, window: int, acknowledged: int = 0, granted: int = 0) -> None:
         """Start an account, unless the stream has one. `granted` is what its owner knows already."""
@@ -89,7 +89,7 @@ class CreditBook:
         try:
             if due:
                 await self._queue.credit(list(due.items()))
-                self.messages_sent += len(due)
+                metrics.CREDIT_MESSAGES.inc(len(due))
         except RedisError as error:
             log.warning("credit_not_sent", streams=len(due), error=str(error))
             self._due = {**due, **self._due}

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 from redis.exceptions import RedisError
 
+from apps.streams import metrics
 from apps.streams.config_view import Caller, ConfigReader, ConfigView
 from apps.streams.credit_book import CreditBook
 from apps.streams.delivery import Delivery
@@ -52,6 +54,8 @@ class Gateway:
         self.delivery = Delivery(redis_url, self.token_log, self.limit)
         self.credit = CreditBook(self.queue)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
+        self.buffered_bytes: Callable[[], int] = lambda: 0
+        """What the server's transports hold in user space; set by whoever runs the server."""
         self._keys_used: dict[str, float] = {}
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -137,8 +141,13 @@ class Gateway:
                 await self._renew()
                 await self._reap()
                 await self._report_keys()
+                self._report_metrics()
             except RedisError as error:
                 log.warning("tick_failed", error=str(error))
+
+    def _report_metrics(self) -> None:
+        metrics.STREAMS_WAITING.set(self.limit.waiting)
+        metrics.TRANSPORT_BUFFERED.set(self.buffered_bytes())
 
     async def _report_keys(self) -> None:
         """Hand the times of last use to Celery, which writes them to the database."""

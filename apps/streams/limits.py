@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from apps.streams import metrics
 from headrace_wire.errors import ServerOverloadedError
 
 DEFAULT_SOFT_LIMIT = 1024
@@ -39,9 +40,13 @@ class StreamLimit:
         """Readers, those in line included."""
         self.generating = 0
         """Streams that had their turn and whose reader is still here."""
-        self.refused = 0
         self._line: deque[asyncio.Future[None]] = deque()
         self._endings: deque[float] = deque(maxlen=1024)
+
+    @property
+    def waiting(self) -> int:
+        """Streams in line."""
+        return len(self._line)
 
     def enter(self) -> None:
         """Take a reader's place.
@@ -50,7 +55,7 @@ class StreamLimit:
             ServerOverloadedError: all are taken.
         """
         if self.open >= self.hard:
-            self.refused += 1
+            metrics.STREAMS_REFUSED.inc()
             raise ServerOverloadedError(
                 f"This gateway serves {self.hard} streams, its limit; try again later.",
                 retry_after_seconds=self.retry_after_seconds(),

@@ -23,3 +23,14 @@ STREAMS_ENDED = Counter(
 )
 TOKENS_SENT = Counter("headrace_tokens_sent_total", "Tokens handed to transports.", ["deployment"])
 STREAMS_OPEN = Gauge("headrace_streams_open", "Readers being served now.", ["transport"], multiprocess_mode="livesum")
+
+STREAMS_WAITING = Gauge("headrace_streams_waiting", "Streams in line for this gateway.", multiprocess_mode="livesum")
+STREAMS_REFUSED = Counter("headrace_streams_refused_total", "Streams refused because this gateway was full.")
+CREDIT_MESSAGES = Counter("headrace_credit_messages_total", "Credit sent to workers, coalesced.")
+CREDIT_STALLS = Counter(
+    "headrace_credit_stalls_total", "Times that a reader had everything that its credit allowed and acknowledged less."
+)
+CLIENTS_STALLED = Counter("headrace_clients_stalled_total", "Clients closed because they acknowledged nothing in time.")
+TRANSPORT_BUFFERED = Gauge(
+    "headrace_transport_buffered_bytes", "Bytes in user space that clients do not take.", multiprocess_mode="livesum"
+)

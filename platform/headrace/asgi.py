@@ -71,9 +71,10 @@ async def _serve_websocket(scope: dict[str, Any], receive: Any, send: Any) -> No
 async def _live(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401
     """Start the gateway's runtime with the server, and stop it after the last connection."""
     await receive()
-    tasks = [asyncio.create_task(_start())]
-    server = scope["state"].get(STATE_KEY)
-    if isinstance(server, ServerState):
+    state = scope["state"].get(STATE_KEY)
+    server = state if isinstance(state, ServerState) else None
+    tasks = [asyncio.create_task(_start(server))]
+    if server is not None:
         tasks.append(asyncio.create_task(_follow_drain(server)))
     await send({"type": "lifespan.startup.complete"})
     await receive()
@@ -82,15 +83,17 @@ async def _live(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa
     await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _start() -> None:
+async def _start(server: ServerState | None) -> None:
     """Start the runtime as soon as Redis answers; until then requests are answered with 503."""
     while True:
         try:
-            await start_gateway()
+            gateway = await start_gateway()
         except DependencyUnavailableError as error:
             log.warning("gateway_waits_for_redis", error=str(error.__cause__))
             await asyncio.sleep(START_RETRY_SECONDS)
         else:
+            if server is not None:
+                gateway.buffered_bytes = server.buffered_bytes
             return
 
 
