@@ -106,6 +106,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """Token credit that the stream starts with: tokens that may be generated beyond the acknowledged ones; 0 = no
     limit.
     """
+    continue_inexactly: bool = False
+    """Go on instead of failing where another engine cannot continue the answer exactly (`continuation`)."""
     log_ttl_seconds: int = 3600
     ttft_timeout_seconds: float = 120.0
     inter_token_timeout_seconds: float = 60.0

@@ -70,6 +70,8 @@ class Claimed(Struct, frozen=True):
     request: GenerateRequest
     credit: int = 0
     """Position up to which it may generate; 0 for no limit."""
+    had_owner: bool = False
+    """Somebody served it before: it goes on from its log."""
 
 
 class Taken(Struct, frozen=True):
@@ -109,6 +111,8 @@ class GivenBack(StrEnum):
     QUEUED = "queued"
     EXHAUSTED = "exhausted"
     """Its attempts are used up: the caller still owns it and must end it."""
+    CANCELLED = "cancelled"
+    """Its client does not want it any more: the caller still owns it and must end it."""
     LOST = "lost"
     """It was not the caller's (any more)."""
 
@@ -315,6 +319,21 @@ class RequestQueue:
             args += [stream_id, epoch, state.value, reason]
         return int(await self._functions.call("mark", [redis_keys.stream_prefix()], args))
 
+    async def progress(self, streams: Sequence[tuple[str, int]]) -> None:
+        """Say of owned streams (stream id, epoch) that they came forward: their attempts count anew."""
+        args: list[bytes | str | int] = []
+        for stream_id, epoch in streams:
+            args += [stream_id, epoch]
+        await self._functions.call("progress", [redis_keys.stream_prefix()], args)
+
+    async def credits(self, stream_ids: Sequence[str]) -> dict[str, int]:
+        """Return how far streams may generate, as their records say."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream_id in stream_ids:
+            pipeline.hget(redis_keys.stream_key(stream_id), "credit")
+        rows: Reply = await pipeline.execute()
+        return {stream_id: int(row) for stream_id, row in zip(stream_ids, rows, strict=True) if row is not None}
+
     async def suspend(
         self, stream_id: str, *, epoch: int, incarnation: str, deployment: str, credit: int, reason: str
     ) -> GivenBack:
@@ -323,10 +342,13 @@ class RequestQueue:
         return await self._give_back("suspend", stream_id, incarnation, deployment, args)
 
     async def requeue(
-        self, stream_id: str, *, epoch: int, incarnation: str, deployment: str, max_attempts: int
+        self, stream_id: str, *, epoch: int, incarnation: str, deployment: str, max_attempts: int, counts: bool = True
     ) -> GivenBack:
-        """Give an owned stream back to the head of its queue, to be continued by another owner."""
-        args: list[bytes | str | int] = [stream_id, epoch, max_attempts]
+        """Give an owned stream back to the head of its queue, to be continued by another owner.
+
+        `counts` is False where the stream had no part in it; else this was one of its attempts.
+        """
+        args: list[bytes | str | int] = [stream_id, epoch, max_attempts, int(counts)]
         return await self._give_back("requeue", stream_id, incarnation, deployment, args)
 
     async def _give_back(
@@ -352,7 +374,7 @@ class RequestQueue:
 
 
 def _claimed(row: Reply) -> Claimed:
-    stream_id, epoch, admitted_ms, claimed_ms, attempt, late, request, credit = row
+    stream_id, epoch, admitted_ms, claimed_ms, attempt, late, request, credit, epoch_before = row
     return Claimed(
         stream_id.decode(),
         int(epoch),
@@ -361,6 +383,7 @@ def _claimed(row: Reply) -> Claimed:
         bool(late),
         codec.decode_request(request),
         int(credit),
+        int(epoch_before or 0) > 0,
     )
 
 

@@ -290,3 +290,55 @@ async def test_what_goes_on_is_not_suspended_any_more(wire: Wire) -> None:
     await wire.queue.suspend(stream_id, epoch=epoch, incarnation=WORKER, deployment="m", credit=0, reason="x")
     await wire.queue.credit([(stream_id, 40)])
     assert await wire.redis.zcard(redis_keys.suspended_key()) == 0
+
+
+async def test_a_cancelled_stream_is_not_given_back(wire: Wire) -> None:
+    """Its record knows that it was cancelled: the owner keeps it and ends it, or nobody would."""
+    stream_id, epoch = await claimed_stream(wire)
+    await wire.queue.cancel(stream_id, tenant_id="t", reason="client", incarnation=GATEWAY)
+    back: dict[str, Any] = {"epoch": epoch, "incarnation": WORKER, "deployment": "m"}
+    assert await wire.queue.suspend(stream_id, **back, credit=0, reason="x") is GivenBack.CANCELLED
+    assert await wire.queue.requeue(stream_id, **back, max_attempts=3) is GivenBack.CANCELLED
+    renewal = await wire.queue.renew(WORKER, lease_seconds=60, owned=[(stream_id, epoch)], channels=[])
+    assert renewal.cancelled == {stream_id: "client"}
+
+
+async def test_attempts_count_those_in_a_row_that_came_to_nothing(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    back: dict[str, Any] = {"incarnation": WORKER, "deployment": "m", "max_attempts": 2}
+    for _ in range(5):
+        assert await wire.queue.requeue(stream_id, epoch=epoch, **back, counts=False) is GivenBack.QUEUED
+        (again,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+        assert again.attempt == 1
+        epoch = again.epoch
+    for _ in range(5):
+        assert await wire.queue.requeue(stream_id, epoch=epoch, **back) is GivenBack.QUEUED
+        (again,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+        assert again.attempt == 2
+        epoch = again.epoch
+        await wire.queue.progress([(stream_id, epoch), (stream_id, epoch - 1), (new_stream_id(), 1)])
+    await wire.queue.requeue(stream_id, epoch=epoch, **back)
+    (again,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    assert await wire.queue.requeue(stream_id, epoch=again.epoch, **back) is GivenBack.EXHAUSTED
+    await wire.queue.progress([(stream_id, epoch)])
+    assert await wire.queue.requeue(stream_id, epoch=again.epoch, **back) is GivenBack.EXHAUSTED, "an old owner's word"
+
+
+async def test_a_claim_says_whether_somebody_had_the_stream(wire: Wire) -> None:
+    stream_id = new_stream_id()
+    await wire.admit(stream_id)
+    (first,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    assert not first.had_owner
+    await wire.queue.suspend(
+        stream_id, epoch=first.epoch, incarnation=WORKER, deployment="m", credit=first.credit, reason="x"
+    )
+    await wire.queue.credit([(stream_id, 99)])
+    (second,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    assert second.had_owner
+    assert (second.attempt, second.credit) == (1, 99)
+
+
+async def test_credits_are_read_from_the_records(wire: Wire) -> None:
+    stream_id, _ = await claimed_stream(wire)
+    await wire.queue.credit([(stream_id, 12)])
+    assert await wire.queue.credits([stream_id, new_stream_id()]) == {stream_id: 12}

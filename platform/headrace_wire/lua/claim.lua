@@ -2,7 +2,8 @@
 -- KEYS  1 queue · 2 incarnations · 3 the worker's assignment table · 4 stream record prefix
 -- ARGV  1 worker incarnation · 2 how many it wants
 -- Returns 'lost' when the incarnation's lease has ended, else a list of
---       {stream id, epoch, admitted ms, claimed ms, attempt, 1 if its queue deadline has passed, request, token credit}.
+--       {stream id, epoch, admitted ms, claimed ms, attempt, 1 if its queue deadline has passed, request, token credit,
+--       epoch of the owner before (0: it never had one)}.
 define('claim', function(keys, args)
   local now = now_ms()
   local expiry = redis.call('ZSCORE', keys[2], args[1])
@@ -18,7 +19,7 @@ define('claim', function(keys, args)
       local epoch = take(record, keys[3], id, args[1], f[2], now)
       redis.call('HSET', record, 'state', 'running')
       local late = attempt == 1 and now > tonumber(f[4]) and 1 or 0
-      claimed[#claimed + 1] = { id, epoch, f[3], int(now), attempt, late, f[5], f[6] or '0' }
+      claimed[#claimed + 1] = { id, epoch, f[3], int(now), attempt, late, f[5], f[6] or '0', f[2] }
     end
   end
   return claimed
