@@ -21,6 +21,15 @@ class InvalidEnvironmentError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HoldLimits:
+    """How long, and with how much of the KV cache (0..1), streams may be held before they are suspended."""
+
+    hold_seconds: float = 20.0
+    kv_share: float = 0.5
+    kv_share_per_tenant: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """What a worker process is told. Everything about the model comes from the deployment in the config snapshot."""
 
@@ -30,6 +39,7 @@ class WorkerConfig:
     renew_seconds: float = 1.0
     drain_seconds: float = 30.0
     """How long running streams may go on after SIGTERM."""
+    hold_limits: HoldLimits = field(default_factory=HoldLimits)
     restart_seconds: float = 1.0
     """Back-off before a dead engine is started again; doubles up to `restart_max_seconds`."""
     restart_max_seconds: float = 60.0
@@ -51,6 +61,11 @@ class WorkerConfig:
             lease_seconds=_seconds(source, "HEADRACE_LEASE_SECONDS", 5.0),
             renew_seconds=_seconds(source, "HEADRACE_RENEW_SECONDS", 1.0),
             drain_seconds=_seconds(source, "HEADRACE_DRAIN_SECONDS", 30.0),
+            hold_limits=HoldLimits(
+                hold_seconds=_seconds(source, "HEADRACE_HOLD_SECONDS", 20.0),
+                kv_share=_share(source, "HEADRACE_HELD_KV_SHARE", 0.5),
+                kv_share_per_tenant=_share(source, "HEADRACE_HELD_KV_SHARE_PER_TENANT", 0.25),
+            ),
             restart_seconds=_seconds(source, "HEADRACE_ENGINE_RESTART_SECONDS", 1.0),
             metrics_port=_port(source, "HEADRACE_METRICS_PORT"),
             log_level=_log_level(source),
@@ -77,6 +92,16 @@ def _seconds(source: Mapping[str, str], name: str, default: float) -> float:
         value = -1.0
     if not 0.01 <= value <= 86_400:
         raise InvalidEnvironmentError(name, "must be a number of seconds from 0.01 to 86400.")
+    return value
+
+
+def _share(source: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        value = float(source.get(name, "").strip() or default)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise InvalidEnvironmentError(name, "must be a number from 0 to 1.")
     return value
 
 

@@ -27,7 +27,7 @@ from headrace_worker.engine import (
 )
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.registration import ASSETS_SECONDS, register
-from headrace_worker.streams import ENGINE_LOST, Streams
+from headrace_worker.streams import Streams
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +109,8 @@ class EngineHost:
             await self._back_off(deployment)
 
     async def _stop(self, engine: Engine) -> None:
-        """The engine is of no use any more: end its streams at once, then itself."""
-        self._streams.detach(ENGINE_LOST)
+        """The engine is of no use any more: give its streams back at once, then end it."""
+        self._streams.detach()
         self._enter(WorkerState.LOADING)
         await engine.shutdown()
         self._engine = None
@@ -167,7 +167,7 @@ class EngineHost:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._await_death(engine), name="death")
                 tasks.create_task(self._watch_stats(engine), name="stats")
-                tasks.create_task(self._follow_limit(), name="limit")
+                tasks.create_task(self._follow_limit(engine, info), name="limit")
                 tasks.create_task(self._answer_warm_ups(engine, info), name="warm-ups")
                 tasks.create_task(self._keep_registered(info), name="assets")
         except* EngineDeadError as group:
@@ -185,15 +185,15 @@ class EngineHost:
     async def _watch_stats(self, engine: Engine) -> None:
         while True:
             self.stats = await engine.stats()
-            self._metrics.live.set(len(self._streams))
+            self._streams.consider(self.stats)
             await asyncio.sleep(STATS_SECONDS)
 
-    async def _follow_limit(self) -> None:
+    async def _follow_limit(self, engine: Engine, info: EngineInfo) -> None:
         """Apply the deployment's batch bound while the engine runs; everything else waits for the next start."""
         while True:
-            deployment = await self._watch.wait_change()
-            self._streams.batch_max = deployment.batch_max
+            engine.limit(self._streams.batch_max or info.max_num_seqs)
             self._streams.room_changed.set()
+            self._streams.batch_max = (await self._watch.wait_change()).batch_max
 
     async def _answer_warm_ups(self, engine: Engine, info: EngineInfo) -> None:
         while True:

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from headrace_wire import codec, redis_keys
 from headrace_wire.functions import Reply
-from headrace_wire.messages import Cancel, ControlMessage, WarmUp
+from headrace_wire.messages import Cancel, ControlMessage, Credit
 from headrace_wire.request_queue import RequestQueue
 from headrace_worker.streams import Streams
 
@@ -68,7 +68,7 @@ class Intake:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def listen(self, incarnation: str) -> None:
-        """Follow the control channel until cancelled. A cancel that is missed here comes with the next renewal."""
+        """Follow the control channel until cancelled. What is missed here comes with the next renewal."""
         key, last = redis_keys.control_key(incarnation), "0"
         while True:
             try:
@@ -77,26 +77,36 @@ class Intake:
                 log.warning("cannot listen: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
-            cancelled: dict[str, str] = {}
-            for entry_id, fields in _entries(rows):
-                last = entry_id.decode()
-                self._take(fields[b"d"], cancelled)
-            if cancelled:
-                self._streams.cancel(cancelled)
+            entries = _entries(rows)
+            if entries:
+                last = entries[-1][0].decode()
+                self._obey([message for _, fields in entries if (message := _decoded(fields[b"d"])) is not None])
 
-    def _take(self, raw: bytes, cancelled: dict[str, str]) -> None:
-        if not raw:
-            return  # the entry that created the channel
-        try:
-            message: ControlMessage = codec.decode_control(raw)
-        except codec.DecodeError:
-            log.warning("unknown control message, %d bytes", len(raw))
-            return
-        if isinstance(message, Cancel):
-            cancelled[message.stream_id] = message.reason
-        elif isinstance(message, WarmUp):
-            self._warm_up()
-        # Credit: a stream's window is enforced in the engine, which does not take credit yet.
+    def _obey(self, messages: Sequence[ControlMessage]) -> None:
+        """Carry out all that came at once, credit for all streams together."""
+        cancelled: dict[str, str] = {}
+        credit: dict[str, int] = {}
+        for message in messages:
+            if isinstance(message, Cancel):
+                cancelled[message.stream_id] = message.reason
+            elif isinstance(message, Credit):
+                credit[message.stream_id] = max(message.up_to, credit.get(message.stream_id, 0))
+            else:
+                self._warm_up()
+        if cancelled:
+            self._streams.cancel(cancelled)
+        if credit:
+            self._streams.credit(credit)
+
+
+def _decoded(raw: bytes) -> ControlMessage | None:
+    if not raw:
+        return None  # the entry that created the channel
+    try:
+        return codec.decode_control(raw)
+    except codec.DecodeError:
+        log.warning("unknown control message, %d bytes", len(raw))
+        return None
 
 
 def _entries(rows: Reply) -> list[tuple[bytes, dict[bytes, bytes]]]:

@@ -95,10 +95,12 @@ class Lease:
             owned=owned,
             channels=[redis_keys.control_key(self.incarnation)],
         )
-        if renewal.lost:
-            self._streams.publisher.lose(renewal.lost)
+        self._streams.publisher.lose([stream for stream in owned if stream[0] in renewal.lost])
         if renewal.cancelled:
             self._streams.cancel(renewal.cancelled)
+        held = self._streams.held_streams()
+        if held:  # credit whose message got lost
+            self._streams.credit(await self._queue.credits(held))
 
     async def _register(self) -> None:
         info = self._describe(self.incarnation)

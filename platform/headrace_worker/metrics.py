@@ -7,6 +7,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from headrace_wire.messages import Ended
 from headrace_wire.request_queue import Claimed
 from headrace_wire.timing import TPOT_BUCKETS_SECONDS, TTFT_BUCKETS_SECONDS, tpot_seconds
+from headrace_worker.engine import EngineStats
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,26 @@ class WorkerMetrics:
             registry=registry,
         )
         self._engine_starts = Counter("headrace_worker_engine_starts", "Engine starts.", ["outcome"], registry=registry)
-        self.live = Gauge("headrace_worker_streams", "Streams worked on.", registry=registry)
+        self._live = Gauge("headrace_worker_streams", "Streams worked on.", registry=registry)
+        self._held = Gauge("headrace_worker_streams_held", "Streams out of credit.", registry=registry)
+        self._spilled = Gauge(
+            "headrace_worker_streams_spilled", "Streams out of credit and out of the KV cache.", registry=registry
+        )
+        self.credit_stalls = Counter(
+            "headrace_worker_credit_stalls", "Times that a stream ran out of credit.", registry=registry
+        )
+        self._suspensions = Counter(
+            "headrace_worker_suspensions",
+            "Held streams that are being suspended, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self._given_back = Counter(
+            "headrace_worker_streams_given_back",
+            "Streams given up before their end, by what became of them.",
+            ["outcome"],
+            registry=registry,
+        )
         self._queue_time = Histogram(
             "headrace_worker_queue_time_seconds",
             "From admission to claim.",
@@ -49,21 +69,35 @@ class WorkerMetrics:
     def claimed(self, claimed: Claimed) -> None:
         """Count a claim."""
         self._claims.inc()
-        self._queue_time.observe(claimed.queue_time)
+        if not claimed.had_owner:
+            self._queue_time.observe(claimed.queue_time)
 
     def generated(self, tokens: int) -> None:
         """Count one engine step's tokens."""
         self.tokens_generated += tokens
         self._tokens.inc(tokens)
 
-    def ended(self, ended: Ended) -> None:
-        """Count a stream's end."""
+    def ended(self, ended: Ended, *, new_tokens: int) -> None:
+        """Count a stream's end; `new_tokens` came from this worker's engine, and the timings are theirs."""
         self._ends.labels(ended.finish_reason.value).inc()
-        completion = ended.usage.completion_tokens
-        if completion:
+        if new_tokens:
             self._prefill_time.observe(ended.timings.prefill_time)
-        if completion > 1:
-            self._tpot.observe(tpot_seconds(ended.timings.decode_time, completion))
+        if new_tokens > 1:
+            self._tpot.observe(tpot_seconds(ended.timings.decode_time, new_tokens))
+
+    def suspended(self, reason: str) -> None:
+        """Count a stream that is being suspended."""
+        self._suspensions.labels(reason).inc()
+
+    def given_back(self, outcome: str) -> None:
+        """Count a stream that left before its end, or was to."""
+        self._given_back.labels(outcome).inc()
+
+    def engine_load(self, live: int, stats: EngineStats) -> None:
+        """Take note of the streams worked on, and of what the engine says of them."""
+        self._live.set(live)
+        self._held.set(stats.num_requests_held)
+        self._spilled.set(stats.num_requests_spilled)
 
     def engine_started(self, outcome: str) -> None:
         """Count an attempt to start the engine; `outcome` is `ready`, `refused` or `failed`."""

@@ -88,7 +88,7 @@ class Outbox:
         """
         held = (tail.epoch, tail.seq)
         entries = self.kept + self.sent + self.again
-        if entries and isinstance(entries[0].entry, Delta) and tail.seq < entries[0].token_ids_at:
+        if entries and tail.seq < entries[0].token_ids_at:
             return False
         self.kept = [append for append in entries if (append.entry.epoch, append.entry.seq) <= held]
         self.again = [append for append in entries if (append.entry.epoch, append.entry.seq) > held]

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import count
+from typing import TypeVar
 
 from redis.exceptions import RedisError
 
@@ -20,6 +21,8 @@ from headrace_wire.token_log import Append, AppendResult, TokenLog
 from headrace_worker.outbox import Outbox
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 BACK_OFF_SECONDS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -40,11 +43,12 @@ class Publisher:
         token_log: TokenLog,
         queue: RequestQueue,
         *,
-        on_drop: Callable[[str], None],
+        on_drop: Callable[[str, int], None],
     ) -> None:
         """Append over a link to `url`; everything that is rare goes over the client behind the other three.
 
-        `on_drop` is called for a stream that belongs to somebody else, or whose log is gone: stop generating it.
+        `on_drop` is called for a stream (id, epoch) that belongs to somebody else, or whose log is gone: generate it no
+        more.
         """
         self._url = url
         self._functions = functions
@@ -62,12 +66,17 @@ class Publisher:
         self._failures = 0
         self._empty = asyncio.Event()
         self._empty.set()
+        self._appended = asyncio.Event()
+        """Set, and made anew, by each append that was accepted."""
         self._endings = asyncio.TaskGroup()
 
     # ---- for generations and the lease
 
     def open(self, outbox: Outbox) -> None:
         """Take responsibility for a stream: from now on it is listed as owned, until it is settled."""
+        before = self._outboxes.get(outbox.stream_id)
+        if before is not None and before is not outbox:
+            self._forget(before)
         self._outboxes[outbox.stream_id] = outbox
         self._empty.clear()
 
@@ -85,12 +94,26 @@ class Publisher:
         """Return (stream id, epoch) of everything that is worked on."""
         return [(outbox.stream_id, outbox.epoch) for outbox in self._outboxes.values()]
 
-    def lose(self, stream_ids: Iterable[str]) -> None:
-        """Forget streams that belong to somebody else now; nothing more is written to them."""
-        for stream_id in stream_ids:
-            outbox = self._outboxes.get(stream_id)
+    def lose(self, streams: Iterable[tuple[str, int]]) -> None:
+        """Forget streams (id, epoch) that belong to somebody else now; nothing more is written to them."""
+        for stream_id, epoch in streams:
+            outbox = self._find(stream_id, epoch)
             if outbox is not None and outbox.ended is None:
                 self._drop(outbox)
+
+    def release(self, stream_id: str, epoch: int) -> None:
+        """Forget a stream that was given back; as `lose`, of the owner's own accord."""
+        outbox = self._find(stream_id, epoch)
+        if outbox is not None:
+            self._forget(outbox)
+
+    async def wait_flushed(self, stream_id: str, epoch: int) -> None:
+        """Wait until all that was put of a stream is in its log, or it is not ours any more."""
+        while True:
+            outbox = self._find(stream_id, epoch)
+            if outbox is None or not (outbox.has_work or outbox.sent):
+                return
+            await self._appended.wait()
 
     def adopt(self, outbox: Outbox, ended: Ended) -> None:
         """Settle and publish an end that an earlier owner wrote and did not bring to its end."""
@@ -135,6 +158,8 @@ class Publisher:
             self._break(problem)
             return
         self._failures = 0
+        self._appended.set()
+        self._appended = asyncio.Event()
         ended = []
         for outbox in under_way:
             outbox.acknowledge()
@@ -185,27 +210,38 @@ class Publisher:
         if outbox.dropped:
             return False
         if tail is None:
-            self._give_up(outbox)
+            self.give_up(outbox)
         elif tail.epoch > outbox.epoch:
             log.warning("fenced stream_id=%s epoch=%d tail_epoch=%d", outbox.stream_id, outbox.epoch, tail.epoch)
             self._drop(outbox)
         elif not outbox.compare(tail):
-            self._give_up(outbox)
+            self.give_up(outbox)
         elif outbox.has_work:
             self._dirty[outbox.stream_id] = outbox
         return outbox.ended is not None
 
-    def _give_up(self, outbox: Outbox) -> None:
+    def give_up(self, outbox: Outbox) -> None:
         """The log has expired, was deleted, or lacks too much: settle, so that nobody generates it again."""
         log.warning("log lost stream_id=%s", outbox.stream_id)
         self._drop(outbox)
-        self._endings.create_task(self._until_answered(lambda: self._settle(outbox, StreamState.FAILED)))
+        self._endings.create_task(until_answered(lambda: self._settle(outbox, StreamState.FAILED)))
+
+    def _find(self, stream_id: str, epoch: int) -> Outbox | None:
+        """Return the outbox of one claim; the same stream may have been claimed here again."""
+        outbox = self._outboxes.get(stream_id)
+        return outbox if outbox is not None and outbox.epoch == epoch else None
 
     def _drop(self, outbox: Outbox) -> None:
+        self._forget(outbox)
+        self._on_drop(outbox.stream_id, outbox.epoch)
+
+    def _forget(self, outbox: Outbox) -> None:
         outbox.drop()
-        self._dirty.pop(outbox.stream_id, None)
+        if self._dirty.get(outbox.stream_id) is outbox:
+            del self._dirty[outbox.stream_id]
         self._close(outbox)
-        self._on_drop(outbox.stream_id)
+        self._appended.set()
+        self._appended = asyncio.Event()
 
     def _close(self, outbox: Outbox) -> None:
         if self._outboxes.get(outbox.stream_id) is outbox:
@@ -228,7 +264,7 @@ class Publisher:
                 await self._settle(outbox, entry.state)
             await self._token_log.publish([entry for _, entry in ended])
 
-        await self._until_answered(settle_and_publish)
+        await until_answered(settle_and_publish)
         now = time.monotonic()
         while self._settled and self._settled[0][0] < now - ROLLBACK_SECONDS:
             self._settled.popleft()
@@ -246,14 +282,16 @@ class Publisher:
             log_ttl_seconds=outbox.log_ttl_seconds,
         )
 
-    async def _until_answered(self, call: Callable[[], Awaitable[None]]) -> None:
-        for attempt in count():
-            try:
-                return await call()
-            except RedisError as error:
-                log.warning("settlement waits for redis: %s", error)
-                await asyncio.sleep(BACK_OFF_SECONDS[min(attempt + 1, len(BACK_OFF_SECONDS) - 1)])
-        return None
+
+async def until_answered(call: Callable[[], Awaitable[_T]]) -> _T:
+    """Repeat a call, which bears repetition, until Redis has answered it."""
+    for attempt in count(1):
+        try:
+            return await call()
+        except RedisError as error:
+            log.warning("waiting for redis: %s", error)
+            await asyncio.sleep(BACK_OFF_SECONDS[min(attempt, len(BACK_OFF_SECONDS) - 1)])
+    raise AssertionError
 
 
 def _problem(replies: list[Reply] | RedisError) -> str:

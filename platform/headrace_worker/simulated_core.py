@@ -28,6 +28,11 @@ class SimulatedArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """Every answer is this text, whatever the prompt."""
     kv_tokens: int = 0
     """Size of the make-believe KV cache; 0 takes what `max_num_seqs` requests of full length need."""
+    stall_at: int = 0
+    """No answer's token at this position (1 is the first) ever comes; 0 for none."""
+    poison_id: int = -1
+    """A prompt that has this token ends the engine, in place of its answer's token at `poison_at`."""
+    poison_at: int = 1
     process: bool = False
     """Run in a child process, as a real engine does, so that its CPU is not the worker's."""
 
@@ -44,6 +49,9 @@ class CoreConfig(Struct, frozen=True, array_like=True):
     max_num_seqs: int
     max_model_len: int
     kv_tokens: int
+    stall_at: int = 0
+    poison_id: int = -1
+    poison_at: int = 1
 
 
 def token_at(seed: int, position: int, alphabet: Sequence[int]) -> int:
@@ -65,6 +73,7 @@ class _Request:
         "fixed",
         "generated",
         "held_since",
+        "is_poison",
         "keeps_kv",
         "length",
         "limit",
@@ -88,6 +97,7 @@ class _Request:
         """Tokens before the end token; 0 for none."""
         self.ready_at = 0.0
         self.held_since = 0.0
+        self.is_poison = config.poison_id in request.prompt_ids
         self.keeps_kv = False
 
     @property
@@ -100,11 +110,12 @@ class _Request:
 
 
 class SimulatedCore:
-    """Steps all running requests at once; `emit` gets each step's outputs as one list."""
+    """Steps all running requests at once; `emit` gets each step's outputs as one list, `die` ends the engine."""
 
-    def __init__(self, config: CoreConfig, emit: Callable[[list[EngineOutput]], None]) -> None:
+    def __init__(self, config: CoreConfig, emit: Callable[[list[EngineOutput]], None], die: Callable[[], None]) -> None:
         self._config = config
         self._emit = emit
+        self._die = die
         self._loop = asyncio.get_running_loop()
         self._limit = config.max_num_seqs
         self._requests: dict[str, _Request] = {}
@@ -233,14 +244,19 @@ class SimulatedCore:
     def _step(self) -> None:
         self._timer = None
         now = self._loop.time() + 1e-4
-        outputs: list[EngineOutput] = []
+        due: list[_Request] = []
         if self._decoding and self._next_step <= now:
-            outputs = [self._advance(request) for request in self._decoding.values()]
+            due = list(self._decoding.values())
             self._next_step = max(self._next_step + self._config.tpot_seconds, now)
         while self._prefilling and self._prefilling[0].ready_at <= now:
             request = self._prefilling.popleft()
             self._start_decoding(request, now)
-            outputs.append(self._advance(request))
+            due.append(request)
+        if any(request.is_poison and request.generated + 1 >= self._config.poison_at for request in due):
+            self.close()
+            self._die()
+            return
+        outputs = [self._advance(request) for request in due if request.generated + 1 != self._config.stall_at]
         for output in outputs:
             if output.finish_reason is not None:
                 del self._decoding[output.request_id], self._requests[output.request_id]

@@ -64,7 +64,7 @@ class SimulatedEngine:
         self._backend = (
             await SimulatedProcess.start(config, deliver=deliver, died=self._death.set)
             if args.process
-            else _InProcess(SimulatedCore(config, deliver))
+            else _InProcess(SimulatedCore(config, deliver, self._death.set))
         )
         log.warning("simulated engine: answers are made up, no model is loaded")
         renderer = built_in.BuiltInRenderer(tokenizer)
@@ -141,6 +141,9 @@ class SimulatedEngine:
             max_num_seqs=self._deployment.max_num_seqs,
             max_model_len=self._max_model_len,
             kv_tokens=args.kv_tokens or self._deployment.max_num_seqs * self._max_model_len,
+            stall_at=args.stall_at,
+            poison_id=args.poison_id,
+            poison_at=args.poison_at,
         )
 
 

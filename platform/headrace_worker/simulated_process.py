@@ -202,7 +202,7 @@ class _Child:
     def _take(self, frame: memoryview) -> None:
         if self._core is None:
             config = msgspec.msgpack.decode(frame, type=CoreConfig)
-            self._core = SimulatedCore(config, lambda outputs: self._write(_Step(outputs)))
+            self._core = SimulatedCore(config, lambda outputs: self._write(_Step(outputs)), self._ended.set)
             return
         message = _to_child.decode(frame)
         if isinstance(message, _Submit):

@@ -1,89 +1,109 @@
 """The streams that this worker works on: from a claim to the engine, and from the engine to the publisher."""
 
 import asyncio
-import contextlib
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
 
 from redis.exceptions import RedisError
 
-from headrace_wire import codec
 from headrace_wire.functions import Functions
-from headrace_wire.messages import Ended, GenerateRequest, StreamError
+from headrace_wire.messages import StreamError, StreamState
 from headrace_wire.request_queue import Claimed, RequestQueue
 from headrace_wire.token_log import Append, TokenLog
-from headrace_worker.engine import (
-    Engine,
-    EngineDeadError,
-    EngineInfo,
-    EngineOutput,
-    EngineRequest,
-    RequestRefusedError,
-)
+from headrace_worker.config import HoldLimits
+from headrace_worker.deadlines import Deadlines
+from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineOutput, EngineStats, RequestRefusedError
 from headrace_worker.generation import Generation
+from headrace_worker.handover import Handover
+from headrace_worker.holding import SLOW_CONSUMER, Holds
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.outbox import Outbox
 from headrace_worker.publisher import Publisher
+from headrace_worker.starting import Starter
 
 log = logging.getLogger(__name__)
 
 LATE = StreamError("server_overloaded", "No worker was free before the queue deadline; try again later.")
 ENGINE_LOST = StreamError("engine_error", "The engine failed; what was sent stands, the rest is missing.")
-WORKER_LOST = StreamError("engine_error", "The worker was lost; what was sent stands, the rest is missing.")
 STALLED = StreamError("timeout", "The engine gave no token within the deployment's deadline.")
 DRAINED = StreamError("engine_error", "The worker was shut down before the answer was complete.")
 INTERNAL = StreamError("internal_error", "The worker failed on this request.")
+
+LIVE_PER_SLOT = 8
+"""Streams, held ones included, for each that runs: beyond these the longest-held are suspended."""
 
 
 class Streams:
     """All live generations of one worker, never more than `room` allowed. Belongs to one event loop."""
 
     def __init__(
-        self, redis_url: str, functions: Functions, token_log: TokenLog, queue: RequestQueue, metrics: WorkerMetrics
+        self,
+        redis_url: str,
+        functions: Functions,
+        token_log: TokenLog,
+        queue: RequestQueue,
+        metrics: WorkerMetrics,
+        *,
+        limits: HoldLimits,
     ) -> None:
         self.publisher = Publisher(redis_url, functions, token_log, queue, on_drop=self._dropped)
-        self._log = token_log
+        self._queue = queue
         self._metrics = metrics
         self._live: dict[str, Generation] = {}
-        self._engine: Engine | None = None
-        self._info: EngineInfo | None = None
-        self._rendering = asyncio.Lock()
+        self._requests: dict[str, Generation] = {}
+        """Those that the engine has, by its name for them."""
+        self._starter = Starter(token_log, self.publisher)
+        self._holds = Holds(limits, show=self._show, suspend=self._suspend)
+        self._handover = Handover(self.publisher, queue, metrics, stop=self._withdraw, forget=self._retire)
         self._tasks = asyncio.TaskGroup()
-        self._deadline_changed = asyncio.Event()
-        self._next_check = math.inf
-        """When deadlines are looked at next, monotonic."""
+        self._deadlines = Deadlines(self._waiting_for_tokens, self._end_stalled)
         self.batch_max: int | None = None
         """The deployment's bound of concurrent requests, below what the engine could run."""
         self.room_changed = asyncio.Event()
         """Set when there may be more room than before."""
 
     async def run(self) -> None:
-        """Publish, and end what stalls, until cancelled."""
+        """Publish, and see to what is stalled or held, until cancelled."""
         async with self._tasks:
             self._tasks.create_task(self.publisher.run(), name="publisher")
-            self._tasks.create_task(self._end_stalled(), name="deadlines")
+            self._tasks.create_task(self._deadlines.run(), name="deadlines")
+            self._tasks.create_task(self._holds.run(), name="holds")
 
     # ---- the engine
 
     def attach(self, engine: Engine, info: EngineInfo) -> None:
         """Use this engine from now on."""
-        self._engine, self._info = engine, info
+        self._starter.attach(engine, info)
+        self._holds.max_held = info.max_num_seqs * (LIVE_PER_SLOT - 1)
         self.room_changed.set()
 
-    def detach(self, error: StreamError | None) -> None:
-        """Stop using the engine; streams that it still had end with `error`."""
-        self._engine = None
-        if error is not None:
-            self.fail_all(error)
+    def detach(self) -> None:
+        """Stop using the engine; streams that it still had go back into the queue.
+
+        It may be one of them that ends engines, one without a token most likely. Where there is only one of these it is
+        blamed, else they go first, and into the next engine one at a time.
+        """
+        self._starter.detach()
+        live = list(self._live.values())
+        unmoved = [generation for generation in live if generation.is_unmoved]
+        moved = [generation for generation in live if generation not in unmoved]
+        blamed = unmoved if len(unmoved) == 1 else []
+        self._tasks.create_task(self._handover.requeue(unmoved + moved, ENGINE_LOST, blamed=blamed))
+
+    def consider(self, stats: EngineStats) -> None:
+        """Take note of what the engine says of itself."""
+        self._holds.consider(stats)
+        self._metrics.engine_load(len(self._live), stats)
 
     @property
     def room(self) -> int:
-        """How many more streams may be claimed."""
-        if self._engine is None or self._info is None:
+        """How many more streams may be claimed: held ones have left their slots to others."""
+        info = self._starter.info
+        if self._starter.engine is None or info is None:
             return 0
-        return min(self._info.max_num_seqs, self.batch_max or self._info.max_num_seqs) - len(self._live)
+        slots = min(info.max_num_seqs, self.batch_max or info.max_num_seqs)
+        return min(slots - len(self._live) + len(self._holds), slots * LIVE_PER_SLOT - len(self._live))
 
     def __len__(self) -> int:
         return len(self._live)
@@ -103,6 +123,9 @@ class Streams:
         def emit(append: Append) -> None:
             publisher.put(outbox, append)
 
+        before = self._live.get(claimed.stream_id)
+        if before is not None:  # given back a moment ago, and here again before we had forgotten it
+            self._forget(before)
         publisher.open(outbox)
         generation = Generation(claimed, owner=owner, emit=emit)
         self._live[claimed.stream_id] = generation
@@ -110,31 +133,35 @@ class Streams:
         if claimed.is_late:
             self._fail(generation, LATE)
             return
-        self._deadline_changed.set()
+        self._deadlines.moved(generation)
         self._tasks.create_task(self._start(generation, outbox))
 
     def feed(self, outputs: Sequence[EngineOutput]) -> None:
         """Take one batch of engine outputs; all entries that it makes go into one append."""
         now = time.monotonic()
-        live = self._live
+        requests = self._requests
         tokens, to_abort = 0, []
         for output in outputs:
-            generation = live.get(output.request_id)
+            generation = requests.get(output.request_id)
             if generation is None:
                 continue
             tokens += len(output.token_ids)
             try:
                 is_stopped = generation.feed(output, now)
             except Exception:  # one stream's trouble is not the others'
-                log.exception("failed on an output stream_id=%s", output.request_id)
+                log.exception("failed on an output stream_id=%s", generation.stream_id)
                 generation.fail(INTERNAL)
                 is_stopped = True
             if is_stopped:
                 to_abort.append(output.request_id)
             if generation.ended is not None:
                 self._retire(generation)
-            elif generation.deadline < self._next_check:
-                self._deadline_changed.set()
+            elif generation.is_held:
+                self._hold(generation, now)
+            else:
+                self._deadlines.moved(generation)
+            if (self._starter.is_careful or generation.claimed.attempt > 1) and output.token_ids:
+                self._came_forward(generation, len(output.token_ids))
         self.publisher.flush()
         self._metrics.generated(tokens)
         if to_abort:
@@ -143,117 +170,175 @@ class Streams:
     def cancel(self, reasons: Mapping[str, str]) -> None:
         """Stop streams that their clients cancelled; the end is written when the engine has stopped them."""
         found = [generation for stream_id in reasons if (generation := self._live.get(stream_id)) is not None]
-        fresh = [generation for generation in found if not generation.is_cancelling]
+        # One that is being given back is told by its record that it was cancelled.
+        fresh = [generation for generation in found if not (generation.is_cancelling or generation.is_leaving)]
         for generation in fresh:
             generation.is_cancelling = True
             log.info("cancel stream_id=%s reason=%s", generation.stream_id, reasons[generation.stream_id])
         if fresh:
             self._tasks.create_task(self._cancel(fresh))
 
-    def fail_all(self, error: StreamError) -> None:
-        """End every live stream with an error."""
-        for generation in list(self._live.values()):
-            self._fail(generation, error)
+    def credit(self, positions: Mapping[str, int]) -> None:
+        """Let streams generate up to these positions; ones that have as much, or no limit, stay as they are."""
+        now = time.monotonic()
+        raised: dict[str, int] = {}
+        for stream_id, up_to in positions.items():
+            generation = self._live.get(stream_id)
+            if generation is None or generation.is_leaving or not 0 < generation.credit < up_to:
+                continue
+            was_held = generation.is_held
+            generation.extend(up_to, now)
+            if was_held and not generation.is_held:
+                self._holds.remove(generation)
+                self._deadlines.moved(generation)
+            if generation.was_submitted:
+                raised[generation.request_id] = up_to
+        if raised and self._starter.engine is not None:
+            self._starter.engine.credit(raised)
+
+    def held_streams(self) -> list[str]:
+        """Return the ids of those that wait for credit."""
+        return self._holds.stream_ids()
 
     def abandon_all(self) -> None:
         """Drop every live stream without a word: this incarnation may not write any more."""
-        self.publisher.lose([stream_id for stream_id, _ in self.publisher.owned()])
+        self.publisher.lose(self.publisher.owned())
+
+    # ---- out, before their end
+
+    def drain(self) -> None:
+        """Give up what is held, now and from now on; the rest may go on."""
+        self._holds.drain()
+
+    async def hand_over(self) -> None:
+        """Give every stream back, to be continued by another worker."""
+        await self._handover.requeue(list(self._live.values()), DRAINED)
+
+    def _suspend(self, generation: Generation, reason: str) -> None:
+        self._tasks.create_task(self._handover.suspend(generation, reason))
+
+    async def _withdraw(self, generations: Sequence[Generation]) -> None:
+        """Take streams from the engine; what it still says of them is not heard any more."""
+        for generation in generations:
+            self._requests.pop(generation.request_id, None)
+        await self._abort([generation.request_id for generation in generations if generation.was_submitted])
+
+    # ---- held
+
+    def _hold(self, generation: Generation, now: float) -> None:
+        self._holds.add(generation, now)
+        self._metrics.credit_stalls.inc()
+        self.room_changed.set()
+
+    def _show(self, states: Sequence[tuple[Generation, StreamState]]) -> None:
+        self._tasks.create_task(self._mark(states))
+
+    async def _mark(self, states: Sequence[tuple[Generation, StreamState]]) -> None:
+        marks = [
+            (generation.stream_id, generation.epoch, state, SLOW_CONSUMER if state is StreamState.HELD else "")
+            for generation, state in states
+        ]
+        try:
+            await self._queue.mark(marks)
+        except RedisError as error:
+            log.warning("cannot show who is held: %s", error)
+
+    def _came_forward(self, generation: Generation, tokens: int) -> None:
+        if generation.new_tokens != tokens:
+            return  # not its first ones
+        self._starter.moved(generation)
+        if generation.claimed.attempt > 1:
+            self._tasks.create_task(self._tell_progress(generation))
+
+    async def _tell_progress(self, generation: Generation) -> None:
+        try:
+            await self._queue.progress([(generation.stream_id, generation.epoch)])
+        except RedisError as error:
+            log.warning("an attempt may count that came forward: %s", error)
 
     # ---- starting
 
     async def _start(self, generation: Generation, outbox: Outbox) -> None:
+        def submitting() -> None:
+            self._requests[generation.request_id] = generation
+
+        is_in_engine = False
         try:
-            if generation.claimed.attempt > 1 and not await self._is_untouched(generation, outbox):
-                return
-            await self._submit(generation)
+            is_in_engine = await self._starter.start(generation, outbox, submitting)
         except RequestRefusedError as refusal:
-            self._fail(generation, StreamError(refusal.code, refusal.message))
+            generation.fail(StreamError(refusal.code, refusal.message))
         except EngineDeadError:
-            self._fail(generation, ENGINE_LOST)
+            await self._handover.requeue([generation], ENGINE_LOST)
+            return
         except RedisError as error:
             log.warning("claim given back stream_id=%s: %s", generation.stream_id, error)
-            self.publisher.lose([generation.stream_id])  # not listed any more, so the next renew puts it back
+            # Not listed any more, so the next renewal puts it back.
+            self.publisher.lose([(generation.stream_id, generation.epoch)])
+            return
         except Exception:
             log.exception("failed to start stream_id=%s", generation.stream_id)
-            self._fail(generation, INTERNAL)
-
-    async def _submit(self, generation: Generation) -> None:
-        request, engine, info = generation.request, self._engine, self._info
-        if engine is None or info is None:
-            raise EngineDeadError("no engine")
-        prompt_ids = await self._prompt_ids(request, info)
+            generation.fail(INTERNAL)
         if generation.ended is not None:
-            return
-        generation.prepare(info.tokenizer, prompt_ids)
-        await engine.submit(EngineRequest(generation.stream_id, prompt_ids, request.sampling, request.cache_salt))
-        if self._live.get(generation.stream_id) is generation:
+            self._retire(generation)
+        elif not is_in_engine:
+            self._forget(generation)
+        elif self._live.get(generation.stream_id) is not generation:
+            # It was lost, or given back, while the engine took it.
+            await self._abort([generation.request_id])
+        else:
             generation.start()
-        else:  # it ended, or was lost, while the engine took it
-            await engine.abort([generation.stream_id])
-
-    async def _prompt_ids(self, request: GenerateRequest, info: EngineInfo) -> list[int]:
-        if request.prompt_ids:
-            return codec.unpack_token_ids(request.prompt_ids)
-        async with self._rendering:  # tokenizers must not be used from two threads at once
-            if request.conversation:
-                return await asyncio.to_thread(info.renderer.render, request.conversation)
-            return await asyncio.to_thread(info.renderer.tokenize, request.raw_prompt)
-
-    async def _is_untouched(self, generation: Generation, outbox: Outbox) -> bool:
-        """Look at what an earlier owner left; False when the stream was ended here instead of started."""
-        tail = await self._log.tail(generation.stream_id)
-        if isinstance(tail, Ended):
-            self._live.pop(generation.stream_id, None)
-            self.publisher.adopt(outbox, tail)
-            return False
-        if tail is not None and tail.seq > 0:
-            generation.seq = tail.seq
-            self._fail(generation, WORKER_LOST)
-            return False
-        return True
+            if generation.is_held:
+                self._hold(generation, time.monotonic())
 
     # ---- ending
 
     async def _cancel(self, generations: Sequence[Generation]) -> None:
-        await self._abort([generation.stream_id for generation in generations])
+        await self._abort([generation.request_id for generation in generations])
         for generation in generations:
             generation.cancel()
             self._retire(generation)
 
-    async def _abort(self, stream_ids: Sequence[str]) -> None:
-        if self._engine is not None:
-            await self._engine.abort(stream_ids)
+    async def _abort(self, request_ids: Sequence[str]) -> None:
+        if self._starter.engine is not None and request_ids:
+            await self._starter.engine.abort(request_ids)
 
     def _fail(self, generation: Generation, error: StreamError) -> None:
         generation.fail(error)
         self._retire(generation)
 
     def _retire(self, generation: Generation) -> None:
-        if self._live.get(generation.stream_id) is generation:
-            del self._live[generation.stream_id]
-            self.room_changed.set()
-            if generation.ended is not None:
-                self._metrics.ended(generation.ended)
+        """Let go of a stream that has ended, or was given back. One whose end waits for its history stays."""
+        if generation.ended is None and not generation.is_leaving:
+            return
+        if self._forget(generation) and generation.ended is not None:
+            self._metrics.ended(generation.ended, new_tokens=generation.new_tokens)
 
-    def _dropped(self, stream_id: str) -> None:
+    def _forget(self, generation: Generation) -> bool:
+        self._requests.pop(generation.request_id, None)
+        self._holds.remove(generation)
+        self._starter.moved(generation)
+        self.room_changed.set()
+        if self._live.get(generation.stream_id) is not generation:
+            return False
+        del self._live[generation.stream_id]
+        return True
+
+    def _dropped(self, stream_id: str, epoch: int) -> None:
         generation = self._live.get(stream_id)
-        if generation is not None:
-            self._retire(generation)
-            self._tasks.create_task(self._abort([stream_id]))
+        if generation is not None and generation.epoch == epoch:
+            generation.is_leaving = True
+            self._forget(generation)
+            self._tasks.create_task(self._abort([generation.request_id]))
 
-    async def _end_stalled(self) -> None:
-        """End streams whose engine gives nothing. Wakes at the earliest deadline, which moves with each token."""
-        while True:
-            self._deadline_changed.clear()
-            now = time.monotonic()
-            stalled = [generation for generation in self._live.values() if generation.deadline <= now]
-            for generation in stalled:
-                log.warning("stalled stream_id=%s seq=%d", generation.stream_id, generation.seq)
+    def _waiting_for_tokens(self) -> list[Generation]:
+        return [g for g in self._live.values() if not (g.is_leaving or g.is_cancelling)]
+
+    async def _end_stalled(self, stalled: Sequence[Generation]) -> None:
+        """See to streams whose engine gives nothing: fail those that have no token, continue the others elsewhere."""
+        for generation in stalled:
+            log.warning("stalled stream_id=%s seq=%d", generation.stream_id, generation.seq)
+            if not generation.seq:
                 self._fail(generation, STALLED)
-            if stalled:
-                await self._abort([generation.stream_id for generation in stalled])
-            self._next_check = min((generation.deadline for generation in self._live.values()), default=math.inf)
-            pause = None if self._next_check == math.inf else self._next_check - time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._deadline_changed.wait()
+        started = [generation for generation in stalled if generation.ended is None]
+        self._tasks.create_task(self._handover.requeue(started, STALLED, blamed=started))
+        await self._abort([generation.request_id for generation in stalled])

@@ -19,7 +19,7 @@ from headrace_worker.engine_host import EngineFactory, EngineHost
 from headrace_worker.intake import Intake
 from headrace_worker.lease import Lease
 from headrace_worker.metrics import WorkerMetrics
-from headrace_worker.streams import DRAINED, Streams
+from headrace_worker.streams import Streams
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,14 @@ class Worker:
         self._functions = functions = LinkedFunctions(self._redis, config.redis_url)
         queue = RequestQueue(self._redis, functions)
         bell = RequestQueue(self._bell, functions)
-        self._streams = Streams(config.redis_url, functions, TokenLog(self._redis, functions), queue, self._metrics)
+        self._streams = Streams(
+            config.redis_url,
+            functions,
+            TokenLog(self._redis, functions),
+            queue,
+            self._metrics,
+            limits=config.hold_limits,
+        )
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
         self._lease = Lease(self._redis, queue, self._streams, config, self._describe)
         self._host = EngineHost(
@@ -135,16 +142,17 @@ class Worker:
         await self._stop.wait()
         self._lease.announce()
         log.info("draining, streams: %d", len(self._streams))
+        self._streams.drain()
         try:
             async with asyncio.timeout(self._config.drain_seconds):
                 await _first_of(self._streams.publisher.wait_empty(), self._stop_now.wait())
         except TimeoutError:
             pass
-        if len(self._streams):
-            log.warning("drain deadline passed, streams cut: %d", len(self._streams))
-            self._streams.fail_all(DRAINED)
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
+                if len(self._streams):
+                    log.warning("drain deadline passed, streams handed over: %d", len(self._streams))
+                    await self._streams.hand_over()
                 await self._streams.publisher.wait_empty()
         except TimeoutError:
             log.warning("ends could not be written, redis is away: %d", len(self._streams.publisher.owned()))

@@ -28,13 +28,15 @@ from headrace_wire.messages import (
     Ended,
     GenerateRequest,
     SamplingParams,
+    Started,
+    StreamState,
     StructuredOutput,
 )
-from headrace_wire.request_queue import RequestQueue
+from headrace_wire.request_queue import RequestQueue, StreamRecord
 from headrace_wire.snapshot import ConfigSnapshot, DeploymentConfig, EngineKind
 from headrace_wire.token_log import TokenLog
 from headrace_worker.command import create_engine
-from headrace_worker.config import WorkerConfig
+from headrace_worker.config import HoldLimits, WorkerConfig
 from headrace_worker.engine_host import EngineFactory
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.worker import Worker
@@ -57,14 +59,27 @@ class Answer:
         assert isinstance(entries[-1], Ended)
         self.end: Ended = entries[-1]
 
-    def check_order(self) -> None:
-        """Every token exactly once, without a gap, one epoch."""
-        position = 0
-        for delta in self.deltas:
-            assert delta.seq == position + delta.tokens
-            position = delta.seq
-        assert self.end.seq == position + 1
-        assert len({entry.epoch for entry in self.entries[1:]}) == 1
+    @property
+    def starts(self) -> list[Started]:
+        """Return the entries with which owners began."""
+        return [entry for entry in self.entries if isinstance(entry, Started)]
+
+    def check_order(self, *, owners: int | None = 1) -> None:
+        """Every token exactly once, without a gap; each owner begins under an epoch of its own, after the last token.
+
+        `owners` is how many there were; None for any number.
+        """
+        position, epoch = 0, 1
+        for entry in self.entries[1:]:
+            if isinstance(entry, Started):
+                assert entry.epoch > epoch
+                epoch = entry.epoch
+            assert entry.epoch == epoch
+            tokens = {Delta: getattr(entry, "tokens", 0), Ended: 1}.get(type(entry), 0)
+            position += tokens
+            assert entry.seq == position
+        assert self.end is self.entries[-1]
+        assert owners is None or len(self.starts) == owners
 
 
 class Desk:
@@ -86,22 +101,27 @@ class Desk:
         inter_token_timeout_seconds: float = 60.0,
         cache_salt: str = "salt",
         structured: StructuredOutput | None = None,
+        tenant_id: str = "t",
+        window: int = 0,
+        continue_inexactly: bool = False,
         **sampling: object,
     ) -> str:
-        """Admit a stream of tenant `t`; the prompt is ids, raw text or a conversation."""
+        """Admit a stream; the prompt is ids, raw text or a conversation."""
         stream_id = new_stream_id()
         ids = [i for i in prompt if isinstance(i, int)] if not isinstance(prompt, str) else []
         turns = [turn for turn in prompt if isinstance(turn, ChatTurn)] if not isinstance(prompt, str) else []
         fields: dict[str, object] = {"max_tokens": 8, **sampling}
         request = GenerateRequest(
             stream_id,
-            "t",
+            tenant_id,
             deployment,
             SamplingParams(structured=structured, **fields),  # type: ignore[arg-type]  # checked by the tests
             cache_salt,
             prompt_ids=codec.pack_token_ids(ids),
             conversation=tuple(turns),
             raw_prompt=prompt if isinstance(prompt, str) else "",
+            window=window,
+            continue_inexactly=continue_inexactly,
             ttft_timeout_seconds=ttft_timeout_seconds,
             inter_token_timeout_seconds=inter_token_timeout_seconds,
         )
@@ -158,6 +178,23 @@ class Desk:
                         return info
                 await channel.get_message(timeout=0.05)
 
+    async def record_that(
+        self, stream_id: str, found: Callable[[StreamRecord], bool], *, seconds: float = WAIT_SECONDS
+    ) -> StreamRecord:
+        """Wait until a stream's record is as wanted. Records change silently, so this looks again and again."""
+        async with asyncio.timeout(seconds), self.redis.pubsub() as channel:
+            await channel.subscribe(redis_keys.fleet_channel())
+            while True:
+                record = await self.queue.record(stream_id)
+                assert record is not None
+                if found(record):
+                    return record
+                await channel.get_message(timeout=0.02)
+
+    async def record_in(self, stream_id: str, state: StreamState, *, seconds: float = WAIT_SECONDS) -> StreamRecord:
+        """Wait until a stream is in a state."""
+        return await self.record_that(stream_id, lambda record: record.state is state, seconds=seconds)
+
     async def delivered(self) -> list[AnyLogEntry]:
         """Return everything that was delivered to this gateway."""
         rows: Reply = await self.redis.xrange(redis_keys.delivery_key(GATEWAY))
@@ -199,6 +236,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         drain_seconds: float = 0.5,
         url: str | None = None,
         config: ConfigSnapshot | None = None,
+        limits: HoldLimits | None = None,
     ) -> AsyncIterator[Worker]:
         deployment = deployment or simulated("sim")
         await publish_snapshot(desk.redis, config or snapshot(1, deployment))
@@ -209,6 +247,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
             renew_seconds=lease_seconds / 10,
             drain_seconds=drain_seconds,
             restart_seconds=0.05,
+            hold_limits=limits or HoldLimits(),
         )
         worker = Worker(settings, create, WorkerMetrics(CollectorRegistry()))
         task = asyncio.create_task(worker.run())

@@ -43,7 +43,7 @@ class Run:
         self.generation = Generation(
             Claimed("s", 7, 0.25, 1, is_late=False, request=request), owner="w", emit=self.appends.append
         )
-        self.generation.prepare(TOKENIZER, PROMPT)
+        self.generation.prepare(TOKENIZER, PROMPT, max_model_len=4096)
         self.generation.start()
 
     def feed(self, ids: list[int], finish: FinishReason | None = None, stop_reason: str | int | None = None) -> bool:
@@ -110,7 +110,7 @@ def test_an_output_before_the_start_writes_the_start_first() -> None:
     run = Run()
     other = Generation(run.generation.claimed, owner="w", emit=run.appends.append)
     run.appends.clear()
-    other.prepare(TOKENIZER, PROMPT)
+    other.prepare(TOKENIZER, PROMPT, max_model_len=4096)
     other.feed(EngineOutput("s", ids_of("a")), now=1.0)
     other.start()
     assert [type(entry) for entry in run.entries] == [Started, Delta]

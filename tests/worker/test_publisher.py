@@ -86,7 +86,11 @@ async def bench(desk: Desk, redis_url: str, tmp_path: Path) -> AsyncIterator[Ben
         functions = Functions(redis)
         dropped: asyncio.Queue[str] = asyncio.Queue()
         publisher = Publisher(
-            proxy.url, functions, TokenLog(redis, functions), RequestQueue(redis, functions), on_drop=dropped.put_nowait
+            proxy.url,
+            functions,
+            TokenLog(redis, functions),
+            RequestQueue(redis, functions),
+            on_drop=lambda stream_id, _: dropped.put_nowait(stream_id),
         )
         bench = Bench(desk, proxy, publisher)
         bench.dropped = dropped
@@ -244,7 +248,7 @@ async def test_an_expired_log_is_given_up_and_settled(bench: Bench) -> None:
 async def test_a_lost_stream_is_not_written_to(bench: Bench) -> None:
     outbox = await bench.own()
     await bench.logged(outbox, 0)
-    bench.publisher.lose([outbox.stream_id])
+    bench.publisher.lose([(outbox.stream_id, outbox.epoch)])
     bench.token(outbox, 1)
     other = await bench.own()
     bench.end(other, 1)

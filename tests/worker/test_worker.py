@@ -209,11 +209,23 @@ async def test_no_first_token_in_time(desk: Desk, run_worker: RunWorker) -> None
 
 
 async def test_no_next_token_in_time(desk: Desk, run_worker: RunWorker) -> None:
-    async with run_worker(simulated("sim", engine_args={"ttft_ms": 1, "tpot_ms": 60_000})):
-        answer = await desk.answer(await desk.admit(inter_token_timeout_seconds=0.2), seconds=3)
+    """It is given to another owner as long as one of them brings it on, then twice more."""
+    async with run_worker(simulated("sim", engine_args={"ttft_ms": 1, "tpot_ms": 1, "stall_at": 4})):
+        answer = await desk.answer(
+            await desk.admit(inter_token_timeout_seconds=0.2, ttft_timeout_seconds=0.2), seconds=5
+        )
+    answer.check_order(owners=3)
     assert answer.end.error is not None
     assert answer.end.error.code == "timeout"
-    assert answer.end.usage.completion_tokens == 1
+    assert answer.end.usage.completion_tokens == 3
+
+
+async def test_a_stream_that_stalls_again_and_again_comes_on(desk: Desk, run_worker: RunWorker) -> None:
+    async with run_worker(simulated("sim", engine_args={"ttft_ms": 1, "tpot_ms": 60_000})):
+        answer = await desk.answer(await desk.admit(inter_token_timeout_seconds=0.1, max_tokens=6), seconds=5)
+    answer.check_order(owners=6)
+    assert answer.end.state is StreamState.FINISHED
+    assert answer.end.usage.completion_tokens == 6
 
 
 # ---- lease and drain
@@ -273,18 +285,20 @@ async def test_drain_lets_streams_finish_and_takes_no_new_ones(desk: Desk, run_w
     assert await desk.workers() == []
 
 
-async def test_drain_deadline_ends_streams_explicitly(desk: Desk, run_worker: RunWorker) -> None:
+async def test_what_a_drain_cuts_is_continued_by_the_next_worker(desk: Desk, run_worker: RunWorker) -> None:
     async with run_worker(simulated("sim", engine_args=SLOW), drain_seconds=0.1):
-        stream_id = await desk.admit(max_tokens=2000)
+        stream_id = await desk.admit(max_tokens=60)
         await desk.first_token(stream_id)
-    answer = await desk.answer(stream_id)
-    answer.check_order()
-    assert answer.end.state is StreamState.FAILED
-    assert answer.end.error is not None
-    assert answer.end.error.code == "engine_error"
     record = await desk.queue.record(stream_id)
     assert record is not None
-    assert record.state is StreamState.FAILED
+    assert record.state is StreamState.QUEUED
+    async with run_worker():
+        answer = await desk.answer(stream_id)
+        reference = await desk.answer(await desk.admit(max_tokens=60))
+    answer.check_order(owners=2)
+    assert answer.text == reference.text
+    assert answer.end.usage == reference.end.usage
+    assert [start.attempt for start in answer.starts] == [1, 1], "a drain is nobody's failure"
 
 
 # ---- Redis away
@@ -332,19 +346,18 @@ async def test_a_stream_of_a_lost_claim_is_served(desk: Desk, run_worker: RunWor
 # ---- the engine's life
 
 
-async def test_engine_death_fails_its_streams_and_starts_again(desk: Desk, run_worker: RunWorker) -> None:
+async def test_streams_outlive_their_engine(desk: Desk, run_worker: RunWorker) -> None:
     async with run_worker(simulated("sim", engine_args={**SLOW, "process": True})):
-        stream_id = await desk.admit(max_tokens=2000)
+        stream_id = await desk.admit(max_tokens=40)
         await desk.first_token(stream_id)
         (engine,) = psutil.Process().children()[-1:]
         engine.kill()
-        answer = await desk.answer(stream_id, seconds=1)
-        again = await desk.answer(await desk.admit())
-    answer.check_order()
-    assert answer.end.state is StreamState.FAILED
-    assert answer.end.error is not None
-    assert answer.end.error.code == "engine_error"
-    assert again.end.state is StreamState.FINISHED
+        answer = await desk.answer(stream_id)
+        reference = await desk.answer(await desk.admit(max_tokens=40))
+    answer.check_order(owners=2)
+    assert answer.text == reference.text
+    assert answer.end.state is StreamState.FINISHED
+    assert answer.end.usage == reference.end.usage
 
 
 async def test_refused_arguments_are_told_and_mended(desk: Desk, run_worker: RunWorker) -> None:

@@ -1,0 +1,150 @@
+"""From a claim to the engine: what was there before, the prompt's ids, and the request itself."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from headrace_wire import codec
+from headrace_wire.messages import Ended, GenerateRequest, Started, StreamError
+from headrace_wire.token_log import TokenLog
+from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineRequest
+from headrace_worker.generation import DivergedError, Generation
+from headrace_worker.outbox import KEPT_ENTRIES, Outbox
+from headrace_worker.publisher import Publisher
+from headrace_worker.takeover import FencedError, LogBrokenError, LogGoneError, take_over
+
+log = logging.getLogger(__name__)
+
+NOT_EXACT = StreamError(
+    "engine_error", "The engine was lost; an answer with these penalties cannot be continued exactly."
+)
+CAREFUL_SECONDS = 30.0
+"""After the start of an engine whose predecessor died."""
+
+UNREADABLE = StreamError("engine_error", "What was logged of this answer cannot be continued; what was sent stands.")
+
+
+class Starter:
+    """Starts generations on the engine that is attached; `engine` is None between two."""
+
+    def __init__(self, token_log: TokenLog, publisher: Publisher) -> None:
+        self._log = token_log
+        self._publisher = publisher
+        self._rendering = asyncio.Lock()
+        self._turns = asyncio.Lock()
+        self._moved: dict[str, asyncio.Event] = {}
+        self._careful_until = 0.0
+        self.is_careful = False
+        """An engine died: streams enter the next one in turn, so that the one that ends it is known."""
+        self.engine: Engine | None = None
+        self.info: EngineInfo | None = None
+
+    async def start(self, generation: Generation, outbox: Outbox, submitting: Callable[[], None]) -> bool:
+        """Bring a claimed stream to the engine; `submitting` is called before the engine may answer.
+
+        False where the engine is not to have it: it has ended, here or before, or is not ours (any more).
+
+        Raises:
+            RequestRefusedError: it cannot be served as it is.
+            EngineDeadError: there is no engine (any more).
+            redis.exceptions.RedisError: Redis does not answer.
+        """
+        if generation.claimed.had_owner and not await self._take_over(generation, outbox):
+            return False
+        async with self._in_turn(generation):
+            return await self._submit(generation, submitting)
+
+    def attach(self, engine: Engine, info: EngineInfo) -> None:
+        """Start on this engine from now on."""
+        self.engine, self.info = engine, info
+        self._careful_until = time.monotonic() + CAREFUL_SECONDS
+
+    def detach(self) -> None:
+        """The engine is gone."""
+        self.engine = None
+        self.is_careful = True
+
+    def moved(self, generation: Generation) -> None:
+        """Note that a stream got its first token here, or is gone."""
+        if self._moved and (event := self._moved.pop(generation.request_id, None)) is not None:
+            event.set()
+
+    async def _take_over(self, generation: Generation, outbox: Outbox) -> bool:
+        """Fence and read what an earlier owner left; False when nothing is to be generated."""
+        claimed = generation.claimed
+        fence = Started(
+            generation.stream_id, generation.epoch, 0, generation.owner, claimed.attempt, claimed.queue_time
+        )
+        try:
+            history = await take_over(self._log, fence)
+        except LogGoneError:
+            self._publisher.give_up(outbox)
+            return False
+        except FencedError:
+            self._publisher.lose([(generation.stream_id, generation.epoch)])
+            return False
+        except LogBrokenError as error:
+            log.warning("cannot continue stream_id=%s: %s", generation.stream_id, error)
+            generation.recall_position(error.seq)
+            generation.fail(UNREADABLE)
+            return False
+        if isinstance(history, Ended):
+            self._publisher.adopt(outbox, history)
+            return False
+        outbox.kept = history.appends[-KEPT_ENTRIES:]
+        generation.recall(history)
+        if not generation.may_continue:
+            generation.fail(NOT_EXACT)
+        return generation.ended is None
+
+    async def _submit(self, generation: Generation, submitting: Callable[[], None]) -> bool:
+        request, engine, info = generation.request, self.engine, self.info
+        if engine is None or info is None:
+            raise EngineDeadError("no engine")
+        prompt_ids = await self._prompt_ids(request, info)
+        try:
+            generated_ids = generation.prepare(info.tokenizer, prompt_ids, max_model_len=info.max_model_len)
+        except DivergedError:
+            log.warning("text and tokens differ stream_id=%s", generation.stream_id)
+            generation.fail(UNREADABLE)
+        if generation.ended is not None or generation.is_leaving:
+            return False
+        submitting()
+        credit = generation.credit
+        await engine.submit(
+            EngineRequest(
+                generation.request_id,
+                prompt_ids,
+                request.sampling,
+                request.cache_salt,
+                generated_ids,
+                credit=credit,
+                ahead=generation.claimed.had_owner,
+            )
+        )
+        generation.was_submitted = True
+        if generation.credit != credit:
+            engine.credit({generation.request_id: generation.credit})
+        return True
+
+    @asynccontextmanager
+    async def _in_turn(self, generation: Generation) -> AsyncIterator[None]:
+        """While it matters who ends the engine, have one stream at a time that has not given a token yet."""
+        if not self.is_careful or time.monotonic() > self._careful_until:
+            yield
+            return
+        async with self._turns:
+            moved = self._moved[generation.request_id] = asyncio.Event()
+            yield
+            if generation.is_unmoved:
+                await moved.wait()
+
+    async def _prompt_ids(self, request: GenerateRequest, info: EngineInfo) -> list[int]:
+        if request.prompt_ids:
+            return codec.unpack_token_ids(request.prompt_ids)
+        async with self._rendering:  # tokenizers must not be used from two threads at once
+            if request.conversation:
+                return await asyncio.to_thread(info.renderer.render, request.conversation)
+            return await asyncio.to_thread(info.renderer.tokenize, request.raw_prompt)
