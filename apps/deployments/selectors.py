@@ -22,6 +22,11 @@ def deployment_list(*, tenant: Tenant) -> QuerySet[ModelDeployment]:
     )
 
 
+def deployment_names() -> set[str]:
+    """Returns the names of all deployments, inactive ones too."""
+    return set(ModelDeployment.objects.values_list("name", flat=True))
+
+
 def deployment_configs() -> list[DeploymentConfig]:
     """Returns the snapshot's section: every deployment, inactive ones too (their workers finish what they have)."""
     visible: dict[object, set[str]] = {}

@@ -34,3 +34,5 @@ CLIENTS_STALLED = Counter("headrace_clients_stalled_total", "Clients closed beca
 TRANSPORT_BUFFERED = Gauge(
     "headrace_transport_buffered_bytes", "Bytes in user space that clients do not take.", multiprocess_mode="livesum"
 )
+GARBAGE_FREED = Counter("headrace_garbage_freed_total", "What sweeps after dead processes freed.", ["kind"])
+GARBAGE_FREED_BYTES = Counter("headrace_garbage_freed_bytes_total", "Redis memory of what such sweeps deleted.")
