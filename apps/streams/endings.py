@@ -51,6 +51,12 @@ class Endings:
                 prompt_tokens=len(taken.request.prompt_ids) // 4 if taken.request else 0,
             )
 
+    async def tell_again(self, stream_id: str) -> None:
+        """Publish an end whose owner may have died before it did; who knows it already takes no notice."""
+        tail = await self._log.tail(stream_id)
+        if isinstance(tail, Ended):
+            await self._log.publish([tail])
+
     async def _requeue(self, taken: Taken) -> GivenBack:
         outcome = await self._queue.requeue(
             taken.stream_id,

@@ -173,8 +173,10 @@ class Gateway:
         self.delivery.distrust_all()
 
     async def _reap(self) -> None:
-        dead, taken = await self.queue.reap(self.incarnation)
-        if dead:
-            log.warning("incarnations_expired", incarnations=dead, streams=len(taken))
-        for stream in taken:
+        reaped = await self.queue.reap(self.incarnation)
+        if reaped.dead:
+            log.warning("incarnations_expired", incarnations=reaped.dead, streams=len(reaped.taken))
+        for stream in reaped.taken:
             await self.endings.left_behind(stream)
+        for stream_id in reaped.settled:
+            await self.endings.tell_again(stream_id)

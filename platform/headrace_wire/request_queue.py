@@ -87,6 +87,17 @@ class Taken(Struct, frozen=True):
     request: GenerateRequest | None
 
 
+class Reaped(Struct, frozen=True):
+    """What owners whose lease has ended left behind."""
+
+    dead: list[str]
+    """Their incarnations."""
+    taken: list[Taken]
+    """Streams that are the caller's now."""
+    settled: list[str]
+    """Streams that have ended; whether anybody was told is unknown."""
+
+
 class Renewal(Struct, frozen=True):
     """What a renewed lease says of the streams that the incarnation works on."""
 
@@ -199,8 +210,8 @@ class RequestQueue:
         where, epoch = await self._functions.call("cancel", keys, [stream_id, tenant_id, reason, incarnation, message])
         return CancelOutcome(where.decode()), int(epoch)
 
-    async def reap(self, incarnation: str, *, limit: int = 64) -> tuple[list[str], list[Taken]]:
-        """Take the streams of dead owners; returns (incarnations removed, streams taken)."""
+    async def reap(self, incarnation: str, *, limit: int = 64) -> Reaped:
+        """Take over from dead owners. The caller brings on what it took, and publishes the ends of what was settled."""
         keys = [
             redis_keys.incarnations_key(),
             redis_keys.assigned_key(incarnation),
@@ -209,8 +220,12 @@ class RequestQueue:
             redis_keys.suspended_key(),
         ]
         args: list[bytes | str | int] = [incarnation, limit, int(SUSPENDED_MAX_SECONDS * 1000)]
-        dead, taken = await self._functions.call("reap", keys, args)
-        return [who.decode() for who in dead], [_taken(row) for row in taken]
+        dead, taken, settled = await self._functions.call("reap", keys, args)
+        return Reaped(
+            [who.decode() for who in dead],
+            [_taken(row) for row in taken],
+            [stream_id.decode() for stream_id in settled],
+        )
 
     async def credit(self, positions: Sequence[tuple[str, int]]) -> int:
         """Let streams generate up to these positions; returns how many got more than they had.

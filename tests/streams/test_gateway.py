@@ -18,7 +18,7 @@ from headrace_wire.errors import (
 )
 from headrace_wire.functions import Reply
 from headrace_wire.ids import new_stream_id
-from headrace_wire.messages import ChatTurn, Delta, Ended, FinishReason, SamplingParams, StreamState
+from headrace_wire.messages import ChatTurn, Delta, Ended, FinishReason, SamplingParams, StreamState, Timings, Usage
 from headrace_wire.request_queue import MAX_ATTEMPTS, CancelOutcome
 from headrace_wire.token_log import Append
 from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, publish_snapshot, simulated, snapshot
@@ -76,6 +76,21 @@ async def test_a_stream_that_loses_every_worker_fails_explicitly_with_its_usage(
     record = await gateway.queue.record(stream_id)
     assert record is not None
     assert record.state is StreamState.FAILED
+
+
+async def test_an_end_that_its_worker_settled_and_did_not_publish_reaches_the_reader(gateway: Gateway) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id)
+    (claimed,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
+    subscription = gateway.delivery.subscribe(stream_id)
+    end = Ended(stream_id, claimed.epoch, 1, StreamState.FINISHED, FinishReason.LENGTH, None, Usage(), Timings())
+    await gateway.token_log.append([Append(end, log_ttl_seconds=60)])
+    await gateway.queue.settle(stream_id, epoch=claimed.epoch, incarnation=WORKER, state=end.state, log_ttl_seconds=60)
+    await gateway.redis.zadd(redis_keys.incarnations_key(), {WORKER: 1})
+    assert await asyncio.wait_for(subscription.next(), 10) == [end]
+    await gateway.endings.tell_again(stream_id)
+    assert await subscription.next(patience_seconds=0.2) == [], "nobody is told twice"
+    subscription.close()
 
 
 async def test_cancel_in_the_queue_ends_the_stream(gateway: Gateway) -> None:

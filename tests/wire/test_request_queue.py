@@ -9,7 +9,7 @@ from headrace_wire import codec, redis_keys
 from headrace_wire.functions import Functions, Reply
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import Cancel, Credit, StreamState, WarmUp
-from headrace_wire.request_queue import CancelOutcome, GivenBack, LeaseLostError, Verdict
+from headrace_wire.request_queue import CancelOutcome, GivenBack, LeaseLostError, Reaped, Verdict
 
 from .conftest import GATEWAY, WORKER, Wire
 
@@ -77,7 +77,6 @@ async def test_settle_happens_once_and_only_by_the_owner(wire: Wire) -> None:
     record = await wire.queue.record(stream_id)
     assert record is not None
     assert record.state is StreamState.FINISHED
-    assert not await wire.redis.exists(redis_keys.assigned_key(WORKER))
 
 
 async def test_expired_lease_is_final(wire: Wire) -> None:
@@ -94,10 +93,11 @@ async def test_reap_takes_streams_of_the_dead_under_a_new_epoch(wire: Wire) -> N
     stream_id = new_stream_id()
     await wire.admit(stream_id)
     (claimed,) = await wire.queue.claim(WORKER, deployment="m", want=1)
-    assert await wire.queue.reap(GATEWAY) == ([], [])
+    assert await wire.queue.reap(GATEWAY) == Reaped([], [], [])
     await expire(wire, WORKER)
-    dead, (taken,) = await wire.queue.reap(GATEWAY)
-    assert dead == [WORKER]
+    reaped = await wire.queue.reap(GATEWAY)
+    assert (reaped.dead, reaped.settled) == ([WORKER], [])
+    (taken,) = reaped.taken
     assert taken.stream_id == stream_id
     assert taken.epoch > claimed.epoch
     assert taken.tenant_id == "t"
@@ -117,8 +117,32 @@ async def test_a_reaper_that_dies_is_reaped(wire: Wire) -> None:
     await wire.queue.reap(GATEWAY)
     await expire(wire, GATEWAY)
     await wire.queue.enlist("gateway-other", lease_seconds=60, channels=[])
-    _, taken = await wire.queue.reap("gateway-other")
-    assert len(taken) == 1
+    assert len((await wire.queue.reap("gateway-other")).taken) == 1
+
+
+async def test_an_end_that_may_not_have_been_published_is_reaped(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    await wire.queue.settle(stream_id, epoch=epoch, incarnation=WORKER, state=StreamState.FINISHED, log_ttl_seconds=10)
+    await expire(wire, WORKER)
+    assert await wire.queue.reap(GATEWAY) == Reaped([WORKER], [], [stream_id])
+    await expire(wire, GATEWAY)
+    await wire.queue.enlist("gateway-other", lease_seconds=60, channels=[])
+    reaped = await wire.queue.reap("gateway-other")
+    assert reaped.settled == [stream_id], "the reaper died before it had published"
+
+
+async def test_a_settled_stream_leaves_the_table_of_a_living_owner(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    await wire.queue.settle(stream_id, epoch=epoch, incarnation=WORKER, state=StreamState.FINISHED, log_ttl_seconds=10)
+    table = redis_keys.assigned_key(WORKER)
+    await wire.redis.hset(table, stream_id, f"{epoch}:1")
+    await wire.queue.renew(WORKER, lease_seconds=60, owned=[(stream_id, epoch)], channels=[])
+    assert await wire.redis.hexists(table, stream_id), "listed: its end is not published yet"
+    await wire.queue.renew(WORKER, lease_seconds=60, owned=[], channels=[])
+    assert not await wire.redis.exists(table)
+    record = await wire.queue.record(stream_id)
+    assert record is not None
+    assert record.state is StreamState.FINISHED
 
 
 async def test_renew_tells_lost_and_cancelled(wire: Wire) -> None:
@@ -274,12 +298,12 @@ async def test_marks_are_the_owners_alone(wire: Wire) -> None:
 async def test_a_stream_that_is_suspended_for_too_long_is_reaped(wire: Wire) -> None:
     stream_id, epoch = await claimed_stream(wire)
     await wire.queue.suspend(stream_id, epoch=epoch, incarnation=WORKER, deployment="m", credit=0, reason="x")
-    assert await wire.queue.reap(GATEWAY) == ([], [])
+    assert await wire.queue.reap(GATEWAY) == Reaped([], [], [])
     await wire.redis.zadd(redis_keys.suspended_key(), {stream_id: 1})
-    _, (taken,) = await wire.queue.reap(GATEWAY)
+    (taken,) = (await wire.queue.reap(GATEWAY)).taken
     assert (taken.stream_id, taken.cancel_reason) == (stream_id, "suspended_too_long")
     assert taken.epoch > epoch
-    assert await wire.queue.reap(GATEWAY) == ([], [])
+    assert await wire.queue.reap(GATEWAY) == Reaped([], [], [])
     assert await wire.queue.settle(
         stream_id, epoch=taken.epoch, incarnation=GATEWAY, state=StreamState.CANCELLED, log_ttl_seconds=10
     )

@@ -1,15 +1,17 @@
 -- reap: take the streams of incarnations whose lease has ended. The caller becomes their owner under a new epoch, so that a
 -- woken owner is fenced, and must bring each of them to an end (or back into the queue).
+-- Streams that were settled a moment before their owner died may not have been published: the caller does it again.
 -- Streams whose reader has not come on for too long end in the same way, with a cancel reason.
 -- KEYS  1 incarnations · 2 the caller's assignment table · 3 assignment prefix · 4 stream record prefix · 5 suspended streams
 -- ARGV  1 caller's incarnation · 2 how many at most · 3 how long a stream may be suspended (ms)
--- Returns {dead, taken}: dead: incarnations removed; taken: list of {stream id, epoch, tenant, deployment, attempts, log ttl ms, cancel reason or '', request}.
+-- Returns {dead, taken, settled}: dead: incarnations removed; taken: list of {stream id, epoch, tenant, deployment, attempts,
+--       log ttl ms, cancel reason or '', request}; settled: ids of streams whose end is to be published.
 define('reap', function(keys, args)
   local now = now_ms()
   local me, limit = args[1], tonumber(args[2])
   local mine = redis.call('ZSCORE', keys[1], me)
-  if not mine or tonumber(mine) <= now then return { {}, {} } end
-  local dead, taken = {}, {}
+  if not mine or tonumber(mine) <= now then return { {}, {}, {} } end
+  local dead, taken, settled = {}, {}, {}
 
   local function collect_stream(id, record, previous_epoch)
     local f = redis.call('HMGET', record, 'tenant', 'deployment', 'attempts', 'log_ttl_ms', 'cancel', 'request')
@@ -33,19 +35,24 @@ define('reap', function(keys, args)
     local assigned = redis.call('HGETALL', table_key)
     local left = #assigned / 2
     for i = 1, #assigned, 2 do
-      if #taken >= limit then break end
+      if #taken + #settled >= limit then break end
       local id = assigned[i]
       local epoch = string.match(assigned[i + 1], '^(%d+):')
       local record = keys[4] .. id
       local f = redis.call('HMGET', record, 'owner', 'epoch', 'state')
       redis.call('HDEL', table_key, id)
       left = left - 1
-      if f[1] == who and f[2] == epoch and not TERMINAL[f[3]] then collect_stream(id, record, epoch) end
+      if f[2] == epoch and TERMINAL[f[3]] then
+        redis.call('HSET', keys[2], id, epoch .. ':' .. int(now))
+        settled[#settled + 1] = id
+      elseif f[1] == who and f[2] == epoch then
+        collect_stream(id, record, epoch)
+      end
     end
     if left == 0 then
       redis.call('ZREM', keys[1], who)
       dead[#dead + 1] = who
     end
   end
-  return { dead, taken }
+  return { dead, taken, settled }
 end)

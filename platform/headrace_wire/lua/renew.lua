@@ -24,7 +24,8 @@ define('renew', function(keys, args)
     end
   end
 
-  -- A claim whose answer got lost: assigned here, unknown to the owner. Back to the head of the queue.
+  -- A claim whose answer got lost: assigned here, unknown to the owner. Back to the head of the queue. (One that was settled
+  -- meanwhile only leaves the table.)
   local assigned = redis.call('HGETALL', keys[2])
   for i = 1, #assigned, 2 do
     local id = assigned[i]
