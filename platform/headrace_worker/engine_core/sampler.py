@@ -10,7 +10,7 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from headrace_worker.engine_core.positional_draw import draw, uniform
+from headrace_worker.engine_core.positional_draw import draw, position_key
 from headrace_worker.engine_core.request_fields import SEED, TOP_K, TOP_P
 
 
@@ -46,7 +46,7 @@ class PositionalSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM ships no
         for index, row in self._rows.items():
             position = row.prompt_length + len(row.output_ids)
             values = logits[index].cpu().numpy()
-            token = draw(values, uniform(row.seed, position), top_k=row.top_k, top_p=row.top_p)
+            token = draw(values, position_key(row.seed, position), top_k=row.top_k, top_p=row.top_p)
             value = float(values[token])
             logits[index].fill_(float("-inf"))
             logits[index, token] = value
