@@ -173,7 +173,7 @@ async def test_spilled_under_pressure_they_answer_the_same(bench: EngineBench) -
     wanted = await bench.answer(prompt(80, 400))
     held = [await bench.submit(prompt(number, length), credit=20) for number in range(70, 70 + SLOTS)]
     stats = await bench.held(*held)
-    assert stats.kv_cache_usage > 0.8
+    assert stats.kv_cache_usage >= 0.85
     assert stats.num_requests_spilled == 0
     assert await bench.finished(await bench.submit(prompt(80, 400))) == [wanted]
     stats = await bench.engine.stats()

@@ -213,26 +213,6 @@ async def test_cancel_in_prefill_and_in_the_queue(engine_desk: Desk) -> None:
 # ---- the engine's life; from here on each test leaves the engine as the next one needs it
 
 
-async def test_a_killed_engine_fails_its_streams_at_once_and_is_restarted(
-    engine_desk: Desk, engine_worker: EngineWorker
-) -> None:
-    ids = [await admit(engine_desk, max_tokens=1900) for _ in range(3)]
-    for stream_id in ids:
-        await engine_desk.first_token(stream_id)
-    (engine,) = engine_worker.engine_pids()
-    os.kill(engine, signal.SIGKILL)
-    for stream_id in ids:
-        answer = await engine_desk.answer(stream_id, seconds=2)
-        answer.check_order()
-        assert answer.end.state is StreamState.FAILED
-        assert answer.end.error is not None
-        assert answer.end.error.code == "engine_error"
-    await engine_desk.worker_in(WorkerState.LOADING)
-    waiting = await admit(engine_desk, max_tokens=10)
-    answer = await engine_desk.answer(waiting, seconds=ENGINE_START_SECONDS)
-    assert answer.end.state is StreamState.FINISHED
-
-
 async def test_a_killed_worker_leaves_no_engine(engine_desk: Desk, engine_worker: EngineWorker) -> None:
     engines = engine_worker.engine_pids()
     assert engines
