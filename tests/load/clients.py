@@ -16,6 +16,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 SUBPROTOCOL = "headrace.v1"
 PROMPT = "Tell me of the wheel."
+ACK_POSITIONS = 16
+"""After how many tokens a WebSocket client acknowledges; our own clients do it as often."""
 
 
 @dataclass(slots=True)
@@ -151,6 +153,7 @@ class SseClient:
 
 class _Frame(msgspec.Struct):
     type: str
+    stream_id: str = ""
     seq: int = 0
     usage: _Usage | None = None
 
@@ -174,25 +177,30 @@ class WebSocketClient:
             "max_tokens": max_tokens,
         }
         text = json.dumps(request)
-        answer, seq = SeenAnswer(time.perf_counter()), 0
+        answer, seq, acknowledged = SeenAnswer(time.perf_counter()), 0, 0
         await self._connection.send(text)
-        while True:
-            raw = await self._connection.recv(decode=False)
-            now = time.perf_counter()
-            frame = _decode_frame(raw)
-            if frame.type == "error":
-                raise AnswerFailedError(bytes(raw).decode())
-            if frame.type == "delta":
-                answer.arrivals.append(now)
-                answer.tokens.append(frame.seq - seq)
-                seq = frame.seq
-                if first is not None and len(answer.arrivals) == 1:
-                    first()
-            elif frame.type == "end":
-                answer.completion_tokens = frame.usage.completion_tokens if frame.usage else 0
-                if not answer.is_complete:
-                    raise AnswerFailedError(f"{seq} of {answer.completion_tokens} tokens arrived")
-                return answer
+        while (frame := await self._next()).type != "end":
+            if frame.type != "delta":
+                continue
+            answer.arrivals.append(time.perf_counter())
+            answer.tokens.append(frame.seq - seq)
+            seq = frame.seq
+            if first is not None and len(answer.arrivals) == 1:
+                first()
+            if seq - acknowledged >= ACK_POSITIONS:
+                acknowledged = seq
+                await self._connection.send(f'{{"type":"ack","stream_id":"{frame.stream_id}","seq":{seq}}}')
+        answer.completion_tokens = frame.usage.completion_tokens if frame.usage else 0
+        if not answer.is_complete:
+            raise AnswerFailedError(f"{seq} of {answer.completion_tokens} tokens arrived")
+        return answer
+
+    async def _next(self) -> _Frame:
+        raw = await self._connection.recv(decode=False)
+        frame = _decode_frame(raw)
+        if frame.type == "error":
+            raise AnswerFailedError(bytes(raw).decode())
+        return frame
 
 
 @asynccontextmanager
