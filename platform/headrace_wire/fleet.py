@@ -34,6 +34,10 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     max_num_seqs: int = 0
     num_requests_running: int = 0
     num_requests_waiting: int = 0
+    num_requests_held: int = 0
+    """Out of credit: their readers do not come on."""
+    num_requests_spilled: int = 0
+    """Those of them that have lost their KV cache to others."""
     kv_cache_usage: float = 0.0
     tokens_generated: int = 0
     cold_start_seconds: float = 0.0

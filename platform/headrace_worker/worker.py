@@ -128,6 +128,8 @@ class Worker:
             max_num_seqs=info.max_num_seqs if info else 0,
             num_requests_running=host.stats.num_requests_running,
             num_requests_waiting=host.stats.num_requests_waiting,
+            num_requests_held=host.stats.num_requests_held,
+            num_requests_spilled=host.stats.num_requests_spilled,
             kv_cache_usage=host.stats.kv_cache_usage,
             tokens_generated=self._metrics.tokens_generated,
             cold_start_seconds=host.cold_start_seconds,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_worker.config import InvalidEnvironmentError, WorkerConfig, prepare_vllm_environment
+from headrace_worker.config import HoldLimits, InvalidEnvironmentError, WorkerConfig, prepare_vllm_environment
 
 
 def test_defaults() -> None:
@@ -18,6 +18,9 @@ def test_everything_set() -> None:
             "HEADRACE_LEASE_SECONDS": "0.5",
             "HEADRACE_RENEW_SECONDS": "0.1",
             "HEADRACE_DRAIN_SECONDS": "7",
+            "HEADRACE_HOLD_SECONDS": "3",
+            "HEADRACE_HELD_KV_SHARE": "0.75",
+            "HEADRACE_HELD_KV_SHARE_PER_TENANT": "0",
             "HEADRACE_ENGINE_RESTART_SECONDS": "2",
             "HEADRACE_METRICS_PORT": "9100",
             "HEADRACE_LOG_LEVEL": "DEBUG",
@@ -29,6 +32,7 @@ def test_everything_set() -> None:
         lease_seconds=0.5,
         renew_seconds=0.1,
         drain_seconds=7,
+        hold_limits=HoldLimits(hold_seconds=3, kv_share=0.75, kv_share_per_tenant=0),
         restart_seconds=2,
         metrics_port=9100,
         log_level="DEBUG",
@@ -42,6 +46,8 @@ def test_everything_set() -> None:
         ("HEADRACE_LEASE_SECONDS", "soon"),
         ("HEADRACE_DRAIN_SECONDS", "-1"),
         ("HEADRACE_RENEW_SECONDS", "0.001"),
+        ("HEADRACE_HELD_KV_SHARE", "1.5"),
+        ("HEADRACE_HELD_KV_SHARE_PER_TENANT", "half"),
         ("HEADRACE_METRICS_PORT", "99999"),
         ("HEADRACE_METRICS_PORT", "-1"),
         ("HEADRACE_LOG_LEVEL", "LOUD"),

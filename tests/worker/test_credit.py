@@ -55,6 +55,7 @@ async def test_deadlines_wait_while_it_is_held(desk: Desk, run_worker: RunWorker
             max_tokens=60, window=10, inter_token_timeout_seconds=0.2, ttft_timeout_seconds=0.2
         )
         await desk.record_in(stream_id, StreamState.HELD)
+        await desk.worker_that(lambda info: info.num_requests_held == 1)
         await asyncio.sleep(0.5)  # more than both deadlines
         await desk.queue.credit([(stream_id, 100)])
         answer = await desk.answer(stream_id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from headrace_wire.messages import FinishReason
+from headrace_wire.messages import FinishReason, StructuredOutput
 from tests.worker.engines import (
     KV_TOKENS,
     SLOTS,
@@ -121,6 +121,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "top_k and top_p": {"temperature": 1.3, "top_k": 40, "top_p": 0.9, "seed": -7},
     "great top_k and top_p": {"temperature": 1.0, "top_k": 2000, "top_p": 0.9, "seed": 8},
     "min_p and repetition_penalty": {"temperature": 1.0, "min_p": 0.02, "repetition_penalty": 1.3, "seed": 9},
+    "constrained": {"temperature": 1.0, "seed": 13, "structured": StructuredOutput(regex="[a-z ]{1000,}")},
     "min_tokens and logit_bias": {"temperature": 0.8, "min_tokens": 55, "logit_bias": {150: 4.0}, "seed": 10},
 }
 
