@@ -69,6 +69,7 @@ class Follower:
         return min(self._heartbeat_seconds, max(0.0, self._deadline - time.monotonic()))
 
     async def _on_silence(self) -> list[AnyLogEntry]:
+        self._subscription.distrust()  # whatever kept an entry from being delivered, nobody waits longer than this
         if self._deadline is not None and time.monotonic() >= self._deadline:
             try:
                 await stream_expire_in_queue(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.subscription import QUEUE_LIMIT, Subscription
 from headrace_wire import redis_keys
@@ -11,6 +12,7 @@ from headrace_wire.errors import DrainingError, StreamGoneError
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, FinishReason, Started, StreamState, Timings, Usage
 from headrace_wire.token_log import Append
+from tests.support.snapshots import TENANT_A
 
 EPOCH = 10
 
@@ -51,6 +53,22 @@ async def test_live_entries_arrive_in_order(gateway: Gateway) -> None:
         await append(gateway, Delta(stream_id, EPOCH, seq, 1, str(seq)))
     await append(gateway, end(stream_id, 20))
     assert await reading == ("".join(map(str, range(1, 20))), list(range(1, 20)))
+
+
+async def test_what_was_never_delivered_is_found_after_a_silence(gateway: Gateway) -> None:
+    stream_id = new_stream_id()
+    await gateway.functions.call_many([gateway.token_log.open_call(stream_id, readers=[])])
+    subscription = gateway.delivery.subscribe(stream_id)
+    follower = Follower(gateway, subscription, tenant_id=TENANT_A, heartbeat_seconds=0.1)
+    assert await follower.next() == []
+    entries = [Delta(stream_id, EPOCH, 1, 1, "x"), end(stream_id, 2)]
+    await append(gateway, *entries)
+    found: list[AnyLogEntry] = []
+    async with asyncio.timeout(10):
+        while not found:
+            found = await follower.next()
+    assert found == entries
+    subscription.close()
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 9])
