@@ -21,6 +21,8 @@ class Golden:
     prompt: str
     token_ids: list[int]
     text: str
+    told: frozenset[int]
+    """Positions that a client can have: 0, and those whose token completes a character."""
 
     @property
     def tokens(self) -> int:
@@ -41,5 +43,6 @@ async def undisturbed(stack: FaultStack, prompt: str, *, max_tokens: int) -> Gol
     assert isinstance(ended, Ended)
     assert ended.state is StreamState.FINISHED
     assert ended.usage.completion_tokens == len(token_ids) == ended.seq - 1 == max_tokens
-    assert reader.text == "".join(entry.text for entry in entries if isinstance(entry, Delta))
-    return Golden(prompt, token_ids, reader.text)
+    deltas = [entry for entry in entries if isinstance(entry, Delta)]
+    assert reader.text == "".join(delta.text for delta in deltas)
+    return Golden(prompt, token_ids, reader.text, frozenset({0, *(delta.seq for delta in deltas if delta.text)}))

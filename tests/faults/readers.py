@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -93,6 +94,11 @@ class Reader:
     @property
     def is_over(self) -> bool:
         return self.is_ended or bool(self.failure)
+
+    @property
+    def longest_silence(self) -> float:
+        """The longest time between two texts, in seconds."""
+        return max((b - a for a, b in pairwise(self.arrivals)), default=0.0)
 
     def name(self, hop: Hop, stream_id: str) -> None:
         """The stream's id came.

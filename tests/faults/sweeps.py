@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from redis.asyncio import Redis
@@ -28,6 +28,8 @@ class Sweep:
     def __init__(self, stack: FaultStack, golden: Golden, *, ttft_seconds: float, tpot_seconds: float) -> None:
         self.outcomes: list[Outcome] = []
         self.hit: set[int] = set()
+        self.missing: set[int] = set()
+        """Positions that should have been hit."""
         self._stack = stack
         self._golden = golden
         self._ttft_seconds = ttft_seconds
@@ -35,7 +37,7 @@ class Sweep:
 
     async def cut_clients(self, first: Transport) -> None:
         """Cuts a client at each position, then another one at what the first round jumped over."""
-        for aims in self._rounds(range(self._golden.tokens + 1)):
+        for aims in self._rounds(self._golden.told):
 
             def route(index: int) -> Iterator[Hop]:
                 return alternating(*_opening(first, index % 2, cut_at=index))
@@ -60,7 +62,7 @@ class Sweep:
 
     async def kill_gateways(self, first: Transport) -> None:
         """Kills one gateway after the other, each with all streams on it, until it has hit each position."""
-        for number, aims in enumerate(self._rounds(range(self._golden.tokens))):
+        for number, aims in enumerate(self._rounds(self._golden.told - {self._golden.tokens})):
             gateway = number % len(self._stack.gateways)
 
             def route(_: int, gateway: int = gateway) -> Iterator[Hop]:
@@ -77,14 +79,15 @@ class Sweep:
 
     # ---- one round
 
-    def _rounds(self, positions: range) -> Iterator[list[tuple[int, float]]]:
+    def _rounds(self, positions: Collection[int]) -> Iterator[list[tuple[int, float]]]:
         """Yields positions to aim at, each with a lead in steps, until all were hit."""
+        self.missing = set(positions)
         yield [(index, 0.0) for index in positions]
         for _ in range(MAX_ROUNDS):
-            missing = [index for index in positions if index not in self.hit]
-            if not missing:
+            self.missing -= self.hit
+            if not self.missing:
                 return
-            yield [(index, lead) for index in missing for lead in LEADS]
+            yield [(index, lead) for index in self.missing for lead in LEADS]
 
     @asynccontextmanager
     async def _spread(self, aims: Sequence[tuple[int, float]], route: Route) -> AsyncIterator[None]:

@@ -61,7 +61,7 @@ async def test_what_was_never_delivered_is_found_after_a_silence(gateway: Gatewa
     subscription = gateway.delivery.subscribe(stream_id)
     follower = Follower(gateway, subscription, tenant_id=TENANT_A, heartbeat_seconds=0.1)
     assert await follower.next() == []
-    entries = [Delta(stream_id, EPOCH, 1, 1, "x"), end(stream_id, 2)]
+    entries: list[AnyLogEntry] = [Delta(stream_id, EPOCH, 1, 1, "x"), end(stream_id, 2)]
     await append(gateway, *entries)
     found: list[AnyLogEntry] = []
     async with asyncio.timeout(10):
