@@ -10,7 +10,7 @@ from headrace_launcher.embedded_redis import EmbeddedRedis
 from tests.support.environment import REPOSITORY_ROOT
 from tests.support.processes import Process
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 _INCARNATION = re.compile(r"enlisted as (\S+)")
 
 
