@@ -64,6 +64,14 @@ class CreditBook:
         if up_to > account.granted:
             self._grant(stream_id, account, up_to)
 
+    def grant_again(self) -> None:
+        """Redis may have forgotten the last second: say again how far each stream may generate."""
+        for stream_id, account in self._accounts.items():
+            if account.granted:
+                self._due.setdefault(stream_id, account.granted)
+        if self._due:
+            self._wake.set()
+
     def granted(self, stream_id: str) -> int:
         """Return how far the stream may generate, or 0 for no limit."""
         account = self._accounts.get(stream_id)

@@ -32,10 +32,14 @@ RECONNECT_SECONDS = 0.2
 class Delivery:
     """Reads this gateway's delivery stream and hands each entry to its subscriptions."""
 
-    def __init__(self, redis_url: str, token_log: TokenLog, limit: StreamLimit) -> None:
+    def __init__(
+        self, redis_url: str, token_log: TokenLog, limit: StreamLimit, *, on_connect: Callable[[], None]
+    ) -> None:
+        """`on_connect` is called with each connection: what was said to Redis a moment before may be forgotten."""
         self._url = redis_url
         self._log = token_log
         self._limit = limit
+        self._on_connect = on_connect
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._last = FIRST_ID
         self.entries_delivered = 0
@@ -84,20 +88,20 @@ class Delivery:
 
     async def run(self, gateway: str) -> None:
         """Read `gateway`'s delivery stream until cancelled; enlisting has created it, with one entry."""
-        key = redis_keys.delivery_key(gateway)
         while True:
             try:
-                await self._follow(key)
+                await self._follow(gateway)
             except RedisError as error:
                 log.warning("delivery_interrupted", error=str(error))
                 await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _follow(self, key: str) -> None:
+    async def _follow(self, gateway: str) -> None:
         """Read until the link fails.
 
         Raises:
             redis.exceptions.RedisError: always, in the end.
         """
+        key = redis_keys.delivery_key(gateway)
         failed: asyncio.Future[RedisError] = asyncio.get_running_loop().create_future()
 
         def fail(error: RedisError) -> None:
@@ -106,14 +110,17 @@ class Delivery:
 
         link = await RedisLink.open(self._url, lost=lambda: fail(RedisConnectionError("the connection was lost")))
         try:
-            await self._resynchronise(link, key)
+            await self._resynchronise(link, key, gateway)
             self._read_on(link, key, fail)
             raise await failed
         finally:
             link.close()
 
-    async def _resynchronise(self, link: RedisLink, key: str) -> None:
-        # A restarted Redis may have rolled back, and hand out ids again that we have passed already.
+    async def _resynchronise(self, link: RedisLink, key: str, gateway: str) -> None:
+        # A restarted Redis may have rolled back: it hands out ids again that we have passed already, and has forgotten
+        # that we read a stream, or granted it credit, a moment ago.
+        self._on_connect()
+        await self._log.attach_all(self.stream_ids(), gateway)
         (newest,) = await link.ask([("XREVRANGE", key, "+", "-", "COUNT", 1)])
         self._last = newest[0][0] if newest else FIRST_ID
         self.distrust_all()

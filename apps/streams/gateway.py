@@ -51,8 +51,8 @@ class Gateway:
         self.fleet = FleetView(self.redis, self.renderers)
         self.config_reader = ConfigReader(self.redis)
         self.limit = limit or StreamLimit()
-        self.delivery = Delivery(redis_url, self.token_log, self.limit)
         self.credit = CreditBook(self.queue)
+        self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
         self.buffered_bytes: Callable[[], int] = lambda: 0
         """What the server's transports hold in user space; set by whoever runs the server."""
@@ -168,8 +168,7 @@ class Gateway:
             await cancel_and_wait(self._delivery_task)
         self._new_incarnation()
         await self._enlist()
-        for stream_id in self.delivery.stream_ids():
-            await self.token_log.attach(stream_id, self.incarnation)
+        await self.token_log.attach_all(self.delivery.stream_ids(), self.incarnation)
         self.delivery.distrust_all()
 
     async def _reap(self) -> None:

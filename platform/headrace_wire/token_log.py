@@ -134,14 +134,21 @@ class TokenLog:
 
     async def attach(self, stream_id: str, gateway: str) -> bool:
         """Have everything appended from now on delivered to `gateway`; False when there is no log."""
-        shard = shard_of(stream_id, self._shards)
-        keys = [redis_keys.log_key(stream_id, shard), redis_keys.readers_key(stream_id, shard)]
-        return bool(await self._functions.call("attach", keys, [gateway]))
+        return bool((await self._functions.call_many([self._attach_call(stream_id, gateway)]))[0])
+
+    async def attach_all(self, stream_ids: Sequence[str], gateway: str) -> None:
+        """Attach `gateway` to streams, those without a log left out; again does no harm."""
+        if stream_ids:
+            await self._functions.call_many([self._attach_call(stream_id, gateway) for stream_id in stream_ids])
 
     async def detach(self, stream_id: str, gateway: str) -> int:
         """Stop delivery to `gateway`; returns how many gateways still read the stream."""
         keys = [redis_keys.readers_key(stream_id, shard_of(stream_id, self._shards))]
         return int(await self._functions.call("detach", keys, [gateway]))
+
+    def _attach_call(self, stream_id: str, gateway: str) -> Call:
+        shard = shard_of(stream_id, self._shards)
+        return "attach", [redis_keys.log_key(stream_id, shard), redis_keys.readers_key(stream_id, shard)], [gateway]
 
     def _by_shard(self, stream_ids: Sequence[str]) -> dict[int, list[int]]:
         if self._shards == 1:

@@ -74,6 +74,17 @@ async def test_many_acknowledgements_share_a_message(gateway: Gateway) -> None:
     assert await gateway.redis.xlen(redis_keys.control_key(WORKER)) == 2, "one, beside the one that made the channel"
 
 
+async def test_credit_that_a_restarted_redis_forgot_is_granted_again(gateway: Gateway) -> None:
+    stream_id = await owned_stream(gateway)
+    gateway.credit.open(stream_id, window=100, granted=100)
+    gateway.credit.acknowledge(stream_id, 100)
+    await told(gateway, count=1)
+    await gateway.redis.hset(redis_keys.stream_key(stream_id), "credit", "100")
+    await gateway.redis.xtrim(redis_keys.control_key(WORKER), maxlen=1, approximate=False)
+    gateway.credit.grant_again()
+    assert Credit(stream_id, 200) in await told(gateway, count=2)
+
+
 async def test_credit_survives_a_redis_that_refuses(gateway: Gateway) -> None:
     stream_id = await owned_stream(gateway)
     gateway.credit.open(stream_id, window=8, granted=8)
