@@ -5,7 +5,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from headrace_wire.errors import HeadraceError, StreamGoneError
+from headrace_wire.errors import HeadraceError, LogRolledBackError, StreamGoneError
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, Opened, Started
 from headrace_wire.token_log import TokenLog
 
@@ -95,6 +95,7 @@ class Subscription:
 
         Raises:
             StreamGoneError: the log has expired under the reader.
+            LogRolledBackError: its position lies inside of an entry: what it has was logged anew, cut otherwise.
             HeadraceError: the reader was interrupted (drain).
             redis.exceptions.RedisError: the log had to be read and Redis does not answer; call again.
         """
@@ -155,6 +156,8 @@ class Subscription:
             if self._leaves_gap(entry):
                 self.distrust()
                 break
+            if self._is_split(entry):
+                return self._ready_before(entry, ready)
             if self._is_news(entry):
                 self._advance(entry)
                 ready.append(entry)
@@ -169,8 +172,10 @@ class Subscription:
             raise
         if entries is None:
             raise StreamGoneError("The stream's log has expired.")
-        ready = []
+        ready: list[AnyLogEntry] = []
         for entry in entries:
+            if self._is_split(entry):
+                return self._ready_before(entry, ready)
             if self._is_news(entry):
                 self._advance(entry)
                 ready.append(entry)
@@ -180,6 +185,19 @@ class Subscription:
         if isinstance(entry, Delta):
             return entry.seq - entry.tokens > self.position
         return entry.seq - isinstance(entry, Ended) > self.position
+
+    def _is_split(self, entry: AnyLogEntry) -> bool:
+        """Say whether the reader has a part of the entry; its text cannot be cut."""
+        return isinstance(entry, Delta) and entry.seq - entry.tokens < self.position < entry.seq
+
+    def _ready_before(self, entry: AnyLogEntry, ready: list[AnyLogEntry]) -> list[AnyLogEntry]:
+        if ready:
+            self.distrust()  # the next call comes back to it
+            return ready
+        raise LogRolledBackError(
+            f"Position {self.position} is no end of a logged piece any more (there is one at {entry.seq}): "
+            "read the stream again from its beginning."
+        )
 
     def _is_news(self, entry: AnyLogEntry) -> bool:
         if isinstance(entry, Opened) or self.ended:

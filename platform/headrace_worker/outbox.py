@@ -25,6 +25,7 @@ class Outbox:
         "log_ttl_seconds",
         "sent",
         "stream_id",
+        "unmerged_until",
         "waiting",
     )
 
@@ -42,6 +43,12 @@ class Outbox:
         self.kept: list[Append] = []
         """Acknowledged."""
         self.dropped = False
+        self.unmerged_until = 0
+        """Position up to which each entry is what the engine gave at once.
+
+        An earlier owner may have logged these tokens, and readers have them, before a restarted Redis forgot them:
+        entries that were cut otherwise could not be told from those.
+        """
 
     @property
     def ended(self) -> Ended | None:
@@ -57,7 +64,7 @@ class Outbox:
     def add(self, append: Append) -> None:
         """Queue an entry behind the others; a delta becomes part of a waiting delta."""
         waiting = self.waiting
-        if waiting and isinstance(append.entry, Delta):
+        if waiting and isinstance(append.entry, Delta) and waiting[-1].token_ids_at >= self.unmerged_until:
             last = waiting[-1]
             if isinstance(last.entry, Delta) and last.entry.tokens + append.entry.tokens <= MERGE_TOKENS:
                 waiting[-1] = _merged(last, last.entry, append, append.entry)

@@ -94,6 +94,7 @@ class Starter:
             self._publisher.adopt(outbox, history)
             return False
         outbox.kept = history.appends[-KEPT_ENTRIES:]
+        outbox.unmerged_until = len(history.token_ids) + KEPT_ENTRIES
         generation.recall(history)
         if not generation.may_continue:
             generation.fail(NOT_EXACT)

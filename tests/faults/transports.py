@@ -133,8 +133,9 @@ async def _events(reader: Reader, hop: Hop) -> None:
     head = f"GET /v1/streams/{reader.stream_id}/events?after={reader.seq} HTTP/1.1\r\n"
     async with _exchange(reader, hop, head, b"") as (_, events):
         async for event in events:
-            data = event.partition(b"\ndata: ")[2] if event.startswith(b"id: ") else b""
-            if data:
+            if event.startswith(b"data: {"):  # without an id: the request itself failed
+                _take_chunk(reader, hop, event[6:])
+            elif data := event.partition(b"\ndata: ")[2] if event.startswith(b"id: ") else b"":
                 _take(reader, hop, data)
 
 

@@ -8,7 +8,7 @@ from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.subscription import QUEUE_LIMIT, Subscription
 from headrace_wire import redis_keys
-from headrace_wire.errors import DrainingError, StreamGoneError
+from headrace_wire.errors import DrainingError, LogRolledBackError, StreamGoneError
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, FinishReason, Started, StreamState, Timings, Usage
 from headrace_wire.token_log import Append
@@ -44,6 +44,14 @@ async def read_all(subscription: Subscription) -> tuple[str, list[int]]:
                 return text, seqs
 
 
+async def cut_delivery(gateway: Gateway) -> None:
+    """Cut the connection that waits for deliveries."""
+    blocked = [c for c in await gateway.redis.client_list() if c["cmd"] == "xread"]
+    for client in blocked:
+        await gateway.redis.client_kill_filter(_id=client["id"])
+    assert blocked
+
+
 async def test_live_entries_arrive_in_order(gateway: Gateway) -> None:
     stream_id = await opened(gateway)
     subscription = gateway.delivery.subscribe(stream_id)
@@ -68,6 +76,42 @@ async def test_what_was_never_delivered_is_found_after_a_silence(gateway: Gatewa
         while not found:
             found = await follower.next()
     assert found == entries
+    subscription.close()
+
+
+async def test_a_redis_that_forgot_its_readers_is_told_again(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    await append(gateway, Delta(stream_id, EPOCH, 1, 1, "x"))
+    assert len(await asyncio.wait_for(subscription.next(), 10)) == 1
+    readers = redis_keys.readers_key(stream_id)
+    await gateway.redis.delete(readers)
+    await cut_delivery(gateway)
+    async with asyncio.timeout(10):
+        while not await gateway.redis.exists(readers):  # noqa: ASYNC110  nothing announces it
+            await asyncio.sleep(0.02)
+    await append(gateway, Delta(stream_id, EPOCH, 2, 1, "y"))
+    assert [entry.seq for entry in await asyncio.wait_for(subscription.next(), 10)] == [2]
+    subscription.close()
+
+
+@pytest.mark.parametrize("read_log", [False, True])
+async def test_tokens_that_are_logged_anew_are_given_once(gateway: Gateway, read_log: bool) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id, after=3, read_log=read_log)
+    again = [Delta(stream_id, EPOCH, seq, 1, str(seq)) for seq in range(2, 6)]
+    await append(gateway, Delta(stream_id, EPOCH, 1, 1, "1"), *again, end(stream_id, 6))
+    assert await read_all(subscription) == ("45", [4, 5])
+    subscription.close()
+
+
+@pytest.mark.parametrize("read_log", [False, True])
+async def test_a_position_inside_of_an_entry_is_an_explicit_error(gateway: Gateway, read_log: bool) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id, after=3, read_log=read_log)
+    await append(gateway, Delta(stream_id, EPOCH, 2, 2, "12"), Delta(stream_id, EPOCH, 5, 3, "345"), end(stream_id, 6))
+    with pytest.raises(LogRolledBackError):
+        await read_all(subscription)
     subscription.close()
 
 
@@ -165,10 +209,7 @@ async def test_a_cut_connection_loses_nothing(gateway: Gateway) -> None:
     subscription = gateway.delivery.subscribe(stream_id)
     reading = asyncio.create_task(read_all(subscription))
     await append(gateway, Delta(stream_id, EPOCH, 1, 1, "a"))
-    blocked = [c for c in await gateway.redis.client_list() if c["cmd"] == "xread"]
-    for client in blocked:
-        await gateway.redis.client_kill_filter(_id=client["id"])
-    assert blocked
+    await cut_delivery(gateway)
     await append(gateway, Delta(stream_id, EPOCH, 2, 1, "b"), end(stream_id, 3))
     assert await asyncio.wait_for(reading, 10) == ("ab", [1, 2])
 

@@ -35,6 +35,14 @@ def test_waiting_deltas_are_merged() -> None:
     assert isinstance(last.entry, Ended)
 
 
+def test_what_an_earlier_owner_may_have_given_is_cut_as_the_engine_gives_it() -> None:
+    box = outbox()
+    box.unmerged_until = 4
+    for append in (delta(3), delta(4), delta(5), delta(6), delta(7)):
+        box.add(append)
+    assert [append.entry.seq for append in box.take()] == [3, 4, 7]
+
+
 def test_what_is_under_way_is_not_merged_into() -> None:
     box = outbox()
     box.add(delta(1))
