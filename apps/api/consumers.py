@@ -98,6 +98,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                 f"This connection has {MAX_STREAMS_PER_CONNECTION} streams; wait for one to end.",
                 retry_after_seconds=1.0,
             )
+        self.caller = self.gateway.config.renewed(self.caller)
         pump = StreamPump(
             self.gateway,
             self.caller,

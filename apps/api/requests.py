@@ -231,7 +231,7 @@ def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
     if bias is None:
         return None
     if len(bias) > 1024 or any(
-        not (key.isascii() and key.isdigit()) or not -100 <= v <= 100 for key, v in bias.items()
+        not (key.isascii() and key.isdigit() and len(key) <= 10) or not -100 <= v <= 100 for key, v in bias.items()
     ):
         raise InvalidRequestError("`logit_bias` maps token ids to values from -100 to 100.", param="logit_bias")
     return {int(key): value for key, value in bias.items()}

@@ -56,6 +56,25 @@ class ConfigView:
                 if presented
                 else "You didn't provide an API key. Send it as `Authorization: Bearer sk-hr-…`."
             )
+        return self._admitted(key)
+
+    def renewed(self, caller: Caller) -> Caller:
+        """Return the caller as this configuration knows it: a connection that stays open outlives keys and tenants.
+
+        Raises:
+            InvalidApiKeyError: the key was revoked or has expired, or the tenant is not active any more.
+        """
+        if caller.api_key is not None:
+            key = self._keys.get(caller.api_key.public_id)
+            if key is not None:
+                return self._admitted(key)
+        else:
+            tenant = self.tenants.get(caller.tenant.id)
+            if tenant is not None and tenant.active:
+                return Caller(tenant, user_id=caller.user_id)
+        raise InvalidApiKeyError("This connection's access has ended; sign in or connect with a valid key again.")
+
+    def _admitted(self, key: ApiKeyConfig) -> Caller:
         tenant = self.tenants.get(key.tenant_id)
         expired = key.expires_at is not None and key.expires_at <= time.time()
         if key.revoked or expired or tenant is None or not tenant.active:

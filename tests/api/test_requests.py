@@ -56,6 +56,7 @@ def refused(**changes: Any) -> InvalidRequestError:
         ({"seed": -1}, "seed"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"tools": [{"type": "function"}]}, "tools"),

@@ -5,7 +5,7 @@ import time
 import msgspec
 import pytest
 
-from apps.streams.config_view import ConfigView
+from apps.streams.config_view import Caller, ConfigView
 from headrace_wire.api_key import ApiKeyScope, ApiKeyToken
 from headrace_wire.errors import InvalidApiKeyError, ModelNotFoundError, PermissionDeniedError
 from tests.support.snapshots import KEY_A, KEY_B, MODELS_KEY, REVOKED_KEY, TENANT_A, api_key, snapshot
@@ -72,3 +72,17 @@ def test_a_key_may_be_narrowed_to_deployments() -> None:
     assert [d.name for d in view.deployments(caller)] == ["slow"]
     with pytest.raises(ModelNotFoundError):
         view.deployment(caller, "sim")
+
+
+def test_an_open_connection_loses_access_with_its_key_and_its_tenant() -> None:
+    config = snapshot()
+    by_key = VIEW.authenticate(KEY_A.reveal())
+    by_ticket = Caller(by_key.tenant, user_id="u")
+    assert VIEW.renewed(by_key).tenant.id == VIEW.renewed(by_ticket).tenant.id == TENANT_A
+    revoked = ConfigView(msgspec.structs.replace(config, api_keys=[api_key(KEY_A, TENANT_A, revoked=True)]))
+    gone = ConfigView(msgspec.structs.replace(config, api_keys=[]))
+    asleep = [msgspec.structs.replace(tenant, active=False) for tenant in config.tenants]
+    sleeping = ConfigView(msgspec.structs.replace(config, tenants=asleep))
+    for view, caller in ((revoked, by_key), (gone, by_key), (sleeping, by_key), (sleeping, by_ticket)):
+        with pytest.raises(InvalidApiKeyError):
+            view.renewed(caller)

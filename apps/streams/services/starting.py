@@ -28,6 +28,9 @@ from headrace_wire.messages import ChatTurn, GenerateRequest, SamplingParams
 from headrace_wire.request_queue import Admission, Idempotency, Verdict
 from headrace_wire.snapshot import DeploymentConfig
 
+MAX_CHARACTERS_PER_TOKEN = 64
+"""More than any text has on average; what is longer is refused before it is tokenised."""
+
 RENDER_AT_ONCE_CHARACTERS = 256
 """Conversations up to this length are rendered on the event loop: ~0.1 ms, and waking a thread takes as long again."""
 
@@ -126,7 +129,16 @@ async def _render(gateway: Gateway, deployment: DeploymentConfig, conversation: 
     renderer = gateway.renderers.get(gateway.fleet.fingerprint(deployment.name))
     if renderer is None:
         return None
-    if sum(len(turn.content) for turn in conversation) <= RENDER_AT_ONCE_CHARACTERS:
+    characters = sum(len(turn.content) for turn in conversation)
+    limit = _context_limit(gateway, deployment) or renderer.max_model_len
+    if limit and characters > limit * MAX_CHARACTERS_PER_TOKEN:
+        # To tokenise megabytes takes seconds, and no answer could come of it.
+        raise ContextLengthError(
+            f"This model's maximum context length is {limit} tokens, and your messages have {characters} characters."
+            " Shorten the messages.",
+            param="messages",
+        )
+    if characters <= RENDER_AT_ONCE_CHARACTERS:
         return renderer.render(conversation)
     return await asyncio.to_thread(renderer.render, conversation)
 
