@@ -79,7 +79,7 @@ class StormReport(Struct, frozen=True):
 
     def __str__(self) -> str:
         lines = ["", f"Storm, seed {self.plan.seed}: {self.tally}", f"{len(self.leaks)} leaked in Redis", ""]
-        head = ("fault", "strikes", "streams met", "stall p50", "p95", "max", "p95 at most")
+        head = ("fault", "strikes", "streams met", "stall p50", "p95", "max", "struck again", "p95 at most")
         rows = [head, *(_cells(row) for row in self.stalls)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         for name, *cells in rows:
@@ -102,7 +102,7 @@ def _cells(row: Stalls) -> tuple[str, ...]:
     limit = STALL_P95_AT_MOST.get(row.fault)
     target = "" if limit is None else f"{limit:g} s" + (" missed" if row.p95 > limit else "")
     seconds = [f"{value:.2f} s" for value in (row.p50, row.p95, row.highest)]
-    return (row.fault.value, str(row.strikes), str(row.streams), *seconds, target)
+    return (row.fault.value, str(row.strikes), str(row.streams), *seconds, str(row.struck_again), target)
 
 
 def _described(outcome: Outcome) -> str:

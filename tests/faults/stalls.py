@@ -1,6 +1,6 @@
 """How long clients waited for their next text because of a fault."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -21,6 +21,8 @@ class Stalls(Struct, frozen=True):
     p50: float
     p95: float
     highest: float
+    struck_again: int
+    """Streams that another fault met before they went on: their waits belong to both and are left out."""
 
 
 def stalls_of(outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> list[Stalls]:
@@ -28,18 +30,25 @@ def stalls_of(outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> list[St
     rows = []
     for fault in Fault:
         of_kind = [strike for strike in strikes if strike.fault is fault]
-        waits = sorted(wait for strike in of_kind for outcome in outcomes for wait in _waits(outcome, strike))
+        met = [(outcome, gap) for strike in of_kind for outcome in outcomes if (gap := stall_of(outcome, strike))]
+        waits = sorted(b - a for outcome, (a, b) in met if _strikes_within(outcome, strikes, a, b) <= 1)
         if of_kind:
-            rows.append(Stalls(fault, len(of_kind), len(waits), *(_quantile(waits, q) for q in (0.5, 0.95, 1.0))))
+            p50, p95, highest = (_quantile(waits, share) for share in (0.5, 0.95, 1.0))
+            rows.append(Stalls(fault, len(of_kind), len(waits), p50, p95, highest, len(met) - len(waits)))
     return rows
 
 
-def _waits(outcome: Outcome, strike: Strike) -> Iterator[float]:
-    """Yields the longest gap around the strike, where it met the stream while its text was coming."""
+def stall_of(outcome: Outcome, strike: Strike) -> tuple[float, float] | None:
+    """Returns the longest gap around a strike that met the stream while its text was coming, else None."""
     arrivals = outcome.reader.arrivals
     if len(arrivals) < 2 or not arrivals[0] < strike.at < arrivals[-1] or not _is_met(outcome, strike):
-        return
-    yield max(b - a for a, b in pairwise(arrivals) if a <= strike.at + IN_FLIGHT_SECONDS and b >= strike.at)
+        return None
+    around = ((a, b) for a, b in pairwise(arrivals) if a <= strike.at + IN_FLIGHT_SECONDS and b >= strike.at)
+    return max(around, key=lambda gap: gap[1] - gap[0])
+
+
+def _strikes_within(outcome: Outcome, strikes: Sequence[Strike], begin: float, end: float) -> int:
+    return sum(begin - IN_FLIGHT_SECONDS < strike.at < end and _is_met(outcome, strike) for strike in strikes)
 
 
 def _is_met(outcome: Outcome, strike: Strike) -> bool:

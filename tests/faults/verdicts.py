@@ -97,7 +97,8 @@ def _verdict(
 def log_problem(entries: Sequence[AnyLogEntry]) -> str:
     """Returns what is wrong with the log of a finished stream; empty for nothing.
 
-    Positions without gap or repetition, epochs that never fall, a fence before each owner's tokens, one end.
+    Positions without gap or repetition, epochs that never fall, a fence before each owner's tokens, one end. A fence may
+    name an older position: what an owner that was not dead yet wrote just before it; another fence follows.
     """
     seq, epoch = 0, 0
     for entry in entries[:-1]:
@@ -105,9 +106,9 @@ def log_problem(entries: Sequence[AnyLogEntry]) -> str:
             return f"an end at {entry.seq} that is not the last entry"
         if entry.epoch < epoch or (entry.epoch > epoch and isinstance(entry, Delta)):
             return f"epoch {entry.epoch} at {entry.seq} after {epoch}, without a fence"
-        if entry.seq != seq + (entry.tokens if isinstance(entry, Delta) else 0):
+        if entry.seq - entry.tokens != seq if isinstance(entry, Delta) else entry.seq > seq:
             return f"position {entry.seq} after {seq}"
-        seq, epoch = entry.seq, entry.epoch
+        seq, epoch = max(seq, entry.seq), entry.epoch
     last = entries[-1] if entries else None
     if not isinstance(last, Ended) or last.seq != seq + 1 or last.epoch < epoch:
         return f"it ends with {last} after {seq}"
