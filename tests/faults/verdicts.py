@@ -97,8 +97,8 @@ def _verdict(
 def log_problem(entries: Sequence[AnyLogEntry]) -> str:
     """Returns what is wrong with the log of a finished stream; empty for nothing.
 
-    Positions without gap or repetition, epochs that never fall, a fence before each owner's tokens, one end. A fence may
-    name an older position: what an owner that was not dead yet wrote just before it; another fence follows.
+    Positions without gap or repetition, epochs that never fall, a fence before each owner's tokens, one end. A fence
+    may name an older position where the owner before it was not dead yet; another fence follows.
     """
     seq, epoch = 0, 0
     for entry in entries[:-1]:
