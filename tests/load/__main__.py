@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.load import simulated_case, vllm_case
 from tests.load.placement import Placement, going_first, on_core
 from tests.load.report import machine, render_table, simulated_rows, write_json
@@ -26,8 +28,10 @@ def main(arguments: Sequence[str]) -> int:
     tables = []
     if options.only != "vllm":
         load = SimulatedLoad(streams=options.streams, tokens_per_second=options.rate, seconds=options.seconds)
+        busy = msgspec.structs.replace(load, tokens_per_second=options.busy_rate, seconds=options.seconds / 3)
         with going_first(wanted=options.first):
-            tables.append(_simulated(load, placement, options.rounds, content))
+            for name, one in {"simulated": load, "simulated_busy": busy}.items():
+                tables.append(_simulated(name, one, placement, options.rounds, content))
     if options.only != "sim":
         model = options.model or tiny_model_in(SupportEnvironment.read().cache_dir)
         tables.append(_vllm(VllmLoad(model, tuple(options.concurrency)), options.rounds, content))
@@ -36,10 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _simulated(load: SimulatedLoad, placement: Placement, rounds: int, content: dict[str, Any]) -> str:
+def _simulated(name: str, load: SimulatedLoad, placement: Placement, rounds: int, content: dict[str, Any]) -> str:
     with on_core(placement.load):
         measured = simulated_case.run_rounds(load, placement, rounds=rounds, progress=_progress)
-    content["simulated"] = {"load": load, "rounds": measured}
+    content[name] = {"load": load, "rounds": measured}
     title = (
         f"Simulated engine: {load.streams} streams x {load.tokens_per_second:g} tok/s for {load.seconds:g} s, "
         f"engine's TTFT {load.ttft_ms:g} ms\n{placement}; median [range] of {rounds} rounds"
@@ -76,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=30.0, help="length of a simulated round's steady part")
     parser.add_argument("--streams", type=int, default=32, help="simulated streams at a time (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=50.0, help="tokens per second of each (default: %(default)s)")
+    parser.add_argument(
+        "--busy-rate", type=float, default=300.0, help="of a second, shorter run (default: %(default)s)"
+    )
     parser.add_argument("--model", type=Path, help="a model's folder for vLLM (default: the tests' tiny random Llama)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8], help="of vLLM's bench")
     parser.add_argument("--first", action="store_true", help="simulated engine: run before all others (root)")

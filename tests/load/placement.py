@@ -1,8 +1,10 @@
 """Which core does what: the system under test on one, load and simulated engine on another."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 
@@ -54,6 +56,34 @@ def going_first(*, wanted: bool) -> Iterator[None]:
         yield
     finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+@contextmanager
+def kept_awake(*cores: int | None) -> Iterator[list[int]]:
+    """Keeps cores from falling asleep with a loop on each that runs only when nothing else wants to (SCHED_IDLE).
+
+    A virtual core that sleeps is given to other machines. It wakes late, with cold caches: on a 2-core guest that took
+    half as much CPU again for each token and added 4 ms to each first one. Yields the loops' pids.
+    """
+    with ExitStack() as ending:
+        pids = []
+        for core in cores:
+            if core is not None:
+                loop = ending.enter_context(subprocess.Popen((sys.executable, "-S", "-c", _IDLE_LOOP, str(core))))
+                ending.callback(loop.kill)
+                pids.append(loop.pid)
+        yield pids
+
+
+_IDLE_LOOP = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+bench = os.getppid()
+while os.getppid() == bench:
+    for _ in range(1_000_000):
+        pass
+"""
 
 
 def move_process(pid: int, core: int | None) -> None:

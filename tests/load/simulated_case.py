@@ -15,7 +15,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import psutil
@@ -24,7 +24,7 @@ from msgspec import Struct
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from tests.load.clients import SeenAnswer, StreamClient, sse_client, websocket_client
 from tests.load.measurements import Processes, Spread, machine_cpu_seconds
-from tests.load.placement import Placement
+from tests.load.placement import Placement, kept_awake
 from tests.load.stack import HOST, BenchStack, running_stack
 
 MODEL = "bench"
@@ -107,22 +107,23 @@ class SimulatedRound(Struct, frozen=True):
 def run_rounds(load: SimulatedLoad, placement: Placement, *, rounds: int, progress: Progress) -> list[SimulatedRound]:
     """Runs all rounds on one stack, transports in turn."""
     done = []
-    with running_stack(load.deployment, placement) as stack:
+    with kept_awake(placement.system, placement.load) as awake, running_stack(load.deployment, placement) as stack:
         for number in range(1, rounds + 1):
             for transport in TRANSPORTS:
                 progress(f"simulated engine, round {number} of {rounds}, {transport}")
-                done.append(asyncio.run(_Round(load, stack, transport).run()))
+                done.append(asyncio.run(_Round(load, stack, transport, awake).run()))
     return done
 
 
 class _Round:
-    def __init__(self, load: SimulatedLoad, stack: BenchStack, transport: str) -> None:
+    def __init__(self, load: SimulatedLoad, stack: BenchStack, transport: str, awake: Sequence[int] = ()) -> None:
         self._load = load
         self._transport = transport
         self._stack = stack
         self._system = Processes(stack.pids)
         own = {f"engine {pid}": pid for pid in stack.engine_pids}
         self._load_core = Processes({"client": psutil.Process().pid, **own})
+        self._awake = Processes({f"idle loop {pid}": pid for pid in awake})
         self._answers: list[SeenAnswer] = []
 
     async def run(self) -> SimulatedRound:
@@ -143,12 +144,14 @@ class _Round:
         begin = time.perf_counter()
         self._system.take()
         self._load_core.take()
+        self._awake.take()
         machine = machine_cpu_seconds()
         await asyncio.sleep(load.seconds)
         end = time.perf_counter()
         steady = self._system.take()
         load_core = sum(self._load_core.take().values())
-        others = machine_cpu_seconds() - machine - load_core - sum(steady.values())
+        ours = load_core + sum(steady.values()) + sum(self._awake.take().values())
+        others = machine_cpu_seconds() - machine - ours
         probes = [self._ask_in_turn(prober, seconds=3 * load.short_seconds, pausing=True) for prober in probers]
         loaded = [ttft for ttfts in await asyncio.gather(*probes) for ttft in ttfts]
         loaded_end = time.perf_counter()
