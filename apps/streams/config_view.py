@@ -75,12 +75,18 @@ class ConfigView:
         raise InvalidApiKeyError("This connection's access has ended; sign in or connect with a valid key again.")
 
     def _admitted(self, key: ApiKeyConfig) -> Caller:
+        """Let in whoever holds the whole key; he may be told why it does not work any more."""
         tenant = self.tenants.get(key.tenant_id)
-        expired = key.expires_at is not None and key.expires_at <= time.time()
-        if key.revoked or expired or tenant is None or not tenant.active:
-            log.info("key_refused", public_id=key.public_id, revoked=key.revoked, expired=expired)
-            raise InvalidApiKeyError("Incorrect API key provided. Keys look like sk-hr-… and are made in the admin.")
-        return Caller(tenant, api_key=key, user_id=key.user_id)
+        if key.revoked:
+            problem = "This API key was revoked."
+        elif key.expires_at is not None and key.expires_at <= time.time():
+            problem = "This API key has expired."
+        elif tenant is None or not tenant.active:
+            problem = "The tenant of this API key is not active."
+        else:
+            return Caller(tenant, api_key=key, user_id=key.user_id)
+        log.info("key_refused", public_id=key.public_id, problem=problem)
+        raise InvalidApiKeyError(f"{problem} An administrator can make a new one or activate the tenant.")
 
     @staticmethod
     def require_scope(caller: Caller, scope: ApiKeyScope) -> None:

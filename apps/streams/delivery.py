@@ -12,6 +12,7 @@ import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
+from apps.streams.config_view import Caller
 from apps.streams.limits import StreamLimit
 from apps.streams.subscription import Subscription
 from headrace_wire import codec, redis_keys
@@ -55,7 +56,13 @@ class Delivery:
         """Return the streams that somebody reads here."""
         return list(self._subscriptions)
 
-    def subscribe(self, stream_id: str, *, after: int = 0, read_log: bool = False) -> Subscription:
+    def subscriptions(self) -> list[Subscription]:
+        """Return everybody who reads here."""
+        return [subscription for readers in self._subscriptions.values() for subscription in readers]
+
+    def subscribe(
+        self, stream_id: str, *, after: int = 0, read_log: bool = False, caller: Caller | None = None
+    ) -> Subscription:
         """Return a subscription that continues after position `after`.
 
         Raises ServerOverloadedError when this gateway has as many readers as it may.
@@ -63,7 +70,9 @@ class Delivery:
         `read_log` says that the stream may have entries already; the gateway must have been attached to it before.
         """
         self._limit.enter()
-        subscription = Subscription(self._log, stream_id, after=after, read_log=read_log, on_close=self._remove)
+        subscription = Subscription(
+            self._log, stream_id, after=after, read_log=read_log, on_close=self._remove, caller=caller
+        )
         self._subscriptions.setdefault(stream_id, []).append(subscription)
         return subscription
 
@@ -76,15 +85,13 @@ class Delivery:
 
     def interrupt_all(self, error: HeadraceError) -> None:
         """End every reader with `error`: this process is about to end."""
-        for readers in self._subscriptions.values():
-            for subscription in readers:
-                subscription.interrupt(error)
+        for subscription in self.subscriptions():
+            subscription.interrupt(error)
 
     def distrust_all(self) -> None:
         """Something may have been lost: every subscription goes on from its log."""
-        for readers in self._subscriptions.values():
-            for subscription in readers:
-                subscription.distrust()
+        for subscription in self.subscriptions():
+            subscription.distrust()
 
     async def run(self, gateway: str) -> None:
         """Read `gateway`'s delivery stream until cancelled; enlisting has created it, with one entry."""

@@ -19,6 +19,7 @@ from apps.streams.limits import StreamLimit
 from apps.streams.rendering import Renderers
 from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
+from headrace_wire.errors import InvalidApiKeyError
 from headrace_wire.ids import new_incarnation
 from headrace_wire.linked_functions import LinkedFunctions
 from headrace_wire.redis_client import connect
@@ -49,7 +50,7 @@ class Gateway:
         self.queue = RequestQueue(self.redis, self.functions)
         self.renderers = Renderers(self.redis)
         self.fleet = FleetView(self.redis, self.renderers)
-        self.config_reader = ConfigReader(self.redis)
+        self.config_reader = ConfigReader(self.redis, on_change=lambda _: self._end_revoked())
         self.limit = limit or StreamLimit()
         self.credit = CreditBook(self.queue)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
@@ -59,6 +60,7 @@ class Gateway:
         self._keys_used: dict[str, float] = {}
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._cancelling: set[asyncio.Task[None]] = set()
         self._delivery_task: asyncio.Task[None] | None = None
         self._new_incarnation()
 
@@ -109,7 +111,7 @@ class Gateway:
         """End all tasks and connections. Streams go on in their workers; other gateways can resume them."""
         await self.detachment.finish()
         await self.credit.flush()
-        tasks = [*self._tasks, *([self._delivery_task] if self._delivery_task else [])]
+        tasks = [*self._tasks, *self._cancelling, *([self._delivery_task] if self._delivery_task else [])]
         await cancel_and_wait(*tasks)
         self._tasks, self._delivery_task = [], None
         with suppress(RedisError):
@@ -125,18 +127,45 @@ class Gateway:
 
     async def _abort(self, departure: Departure) -> None:
         """Stop a stream that was left for good; its end is in the log for whoever comes later."""
+        await self._cancel(departure.stream_id, departure.tenant_id, reason="client_disconnected")
+
+    async def _cancel(self, stream_id: str, tenant_id: str, *, reason: str) -> None:
         outcome, epoch = await self.queue.cancel(
-            departure.stream_id,
-            tenant_id=departure.tenant_id,
-            reason="client_disconnected",
-            incarnation=self.incarnation,
+            stream_id, tenant_id=tenant_id, reason=reason, incarnation=self.incarnation
         )
         if outcome is CancelOutcome.QUEUED:
-            await self.endings.cancelled(departure.stream_id, epoch=epoch)
+            await self.endings.cancelled(stream_id, epoch=epoch)
+
+    def _end_revoked(self) -> None:
+        """End the reading of callers whose key or tenant has ended, and the streams that they started here."""
+        for subscription in self.delivery.subscriptions():
+            caller = subscription.caller
+            if caller is None:
+                continue
+            try:
+                self.config.renewed(caller)
+            except InvalidApiKeyError as error:
+                subscription.caller = None  # told once
+                subscription.interrupt(error)
+                if subscription.had_turn:
+                    self._cancel_revoked(subscription.stream_id, caller.tenant.id)
+
+    def _cancel_revoked(self, stream_id: str, tenant_id: str) -> None:
+        log.info("access_ended", stream_id=stream_id, tenant_id=tenant_id)
+        task = asyncio.create_task(self._cancel(stream_id, tenant_id, reason="access_revoked"))
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelled)
+
+    def _cancelled(self, task: asyncio.Task[None]) -> None:
+        self._cancelling.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Its reader is gone all the same, and the detached policy goes for what nobody reads.
+            log.warning("cancel_failed", error=str(error))
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(min(TICK_SECONDS, self.lease_seconds / 4))
+            self._end_revoked()  # keys expire without anybody's doing
             try:
                 await self._renew()
                 await self._reap()

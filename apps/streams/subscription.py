@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from apps.streams.config_view import Caller
 from headrace_wire.errors import HeadraceError, LogRolledBackError, StreamGoneError
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, Opened, Started
 from headrace_wire.token_log import TokenLog
@@ -27,6 +28,7 @@ class Subscription:
         "_on_close",
         "_timer",
         "_waiter",
+        "caller",
         "ended",
         "had_turn",
         "position",
@@ -41,9 +43,11 @@ class Subscription:
         after: int,
         read_log: bool,
         on_close: Callable[["Subscription"], None],
+        caller: Caller | None = None,
     ) -> None:
-        """`on_close` is called once."""
+        """`on_close` is called once; `caller` is who reads, None for the server itself."""
         self.stream_id = stream_id
+        self.caller = caller
         self.position = after
         """Position of the last token that the reader has been given."""
         self._on_close = on_close

@@ -25,7 +25,7 @@ def test_a_good_key_names_its_tenant() -> None:
         "nonsense",
         "sk-hr-aaaaaaaaaaaa-" + "B" * 40,
         ApiKeyToken("zzzzzzzzzzzz", "Z" * 40).reveal(),
-        REVOKED_KEY.reveal(),
+        ApiKeyToken(REVOKED_KEY.public_id, "Z" * 40).reveal(),
         KEY_A.reveal() + "x",
         "sk-hr-aaaaaaaaaaaa-" + "é" * 40,
     ],
@@ -37,13 +37,15 @@ def test_other_keys_are_refused_without_saying_why(presented: str | None) -> Non
     assert "revoked" not in error.value.message
 
 
-def test_an_expired_key_and_an_inactive_tenant_are_refused() -> None:
+def test_whoever_holds_a_key_that_ended_is_told_why() -> None:
+    with pytest.raises(InvalidApiKeyError, match="revoked"):
+        VIEW.authenticate(REVOKED_KEY.reveal())
     config = snapshot()
     key = msgspec.structs.replace(api_key(KEY_A, TENANT_A), expires_at=time.time() - 1)
-    with pytest.raises(InvalidApiKeyError):
+    with pytest.raises(InvalidApiKeyError, match="expired"):
         ConfigView(msgspec.structs.replace(config, api_keys=[key])).authenticate(KEY_A.reveal())
     asleep = [msgspec.structs.replace(tenant, active=False) for tenant in config.tenants]
-    with pytest.raises(InvalidApiKeyError):
+    with pytest.raises(InvalidApiKeyError, match="not active"):
         ConfigView(msgspec.structs.replace(config, tenants=asleep)).authenticate(KEY_A.reveal())
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from apps.streams.config_view import Caller
@@ -11,6 +12,7 @@ from apps.streams.services import cache_salt, stream_attach, stream_cancel, stre
 from headrace_wire import redis_keys
 from headrace_wire.errors import (
     DrainingError,
+    InvalidApiKeyError,
     ModelNotFoundError,
     ServerOverloadedError,
     StreamGoneError,
@@ -248,3 +250,33 @@ async def test_a_short_lease_is_kept(redis_url: str, gateway: Gateway) -> None:
             assert short.incarnation == first
     finally:
         await short.stop()
+
+
+@pytest.mark.parametrize("ended", ["key", "tenant"])
+async def test_access_that_ends_ends_the_streams_that_it_started(gateway: Gateway, ended: str) -> None:
+    mine, others = caller(gateway), gateway.config.authenticate(KEY_B.reveal())
+    deployment = gateway.config.deployment(mine, "sim")
+    started = await stream_start(
+        gateway=gateway, caller=mine, deployment=deployment, conversation=TURNS, sampling=SamplingParams(max_tokens=8)
+    )
+    foreign = await stream_start(
+        gateway=gateway, caller=others, deployment=deployment, conversation=TURNS, sampling=SamplingParams(max_tokens=8)
+    )
+    following = asyncio.create_task(started.subscription.next())
+    config = snapshot(2, simulated("sim"))
+    if ended == "key":
+        left = [key for key in config.api_keys if key.public_id != KEY_A.public_id]
+        changed = msgspec.structs.replace(config, api_keys=left)
+    else:
+        tenants = [msgspec.structs.replace(t, active=t.active and t.id != TENANT_A) for t in config.tenants]
+        changed = msgspec.structs.replace(config, tenants=tenants)
+    await publish_snapshot(gateway.redis, changed)
+
+    with pytest.raises(InvalidApiKeyError):
+        await asyncio.wait_for(following, 10)
+    assert (await end_of(gateway, started.stream_id)).state is StreamState.CANCELLED
+    record = await gateway.queue.record(foreign.stream_id)
+    assert record is not None
+    assert record.state is StreamState.QUEUED, "nobody else is disturbed"
+    foreign.subscription.close()
+    started.subscription.close()

@@ -46,7 +46,7 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
     if not record.state.is_terminal:
         window = window_of(caller.tenant, None)
         gateway.credit.open(stream_id, window=window, acknowledged=after, granted=record.credit)
-    return gateway.delivery.subscribe(stream_id, after=after, read_log=True), record.deployment
+    return gateway.delivery.subscribe(stream_id, after=after, read_log=True, caller=caller), record.deployment
 
 
 def stream_leave(

@@ -81,6 +81,7 @@ async def stream_start(
         on_wait: Told the place in line while the gateway serves as many streams as it does at once.
 
     Raises:
+        InvalidApiKeyError: the caller's access ended while it waited for its turn.
         ContextLengthError: prompt and answer do not fit.
         ServerOverloadedError: the queue is full.
         IdempotencyMismatchError: the key was used for another request.
@@ -105,9 +106,10 @@ async def stream_start(
         inter_token_timeout_seconds=deployment.inter_token_timeout_seconds,
     )
     # Before admission, so that nothing can be delivered that nobody waits for.
-    subscription = gateway.delivery.subscribe(stream_id)
+    subscription = gateway.delivery.subscribe(stream_id, caller=caller)
     try:
         await gateway.limit.turn(on_wait)
+        caller = gateway.config.renewed(caller)  # the wait may have been long
         subscription.had_turn = True
         admission = await _admit(gateway, deployment, request, options.idempotency)
     except BaseException:
