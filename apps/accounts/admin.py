@@ -134,7 +134,7 @@ class ApiKeyAdmin(ServiceAdmin):
         ),
     ]
     add_fieldsets = [
-        (None, {"fields": ["name", ("tenant", "user"), "expires_at"]}),
+        (None, {"fields": ["name", ("tenant", "user"), "expires_at", "form_id"]}),
         (_("Rights"), {"fields": ["scopes", "is_restricted", "allowed_deployments"]}),
     ]
 
@@ -168,6 +168,12 @@ class ApiKeyAdmin(ServiceAdmin):
         if not api_key.is_usable(at=timezone.now()):
             return _("expired")
         return _("rotated") if hasattr(api_key, "successor") else _("active")
+
+    def save_model(self, request: HttpRequest, obj: ApiKey, form: ApiKeyForm, change: bool) -> None:  # type: ignore[override]
+        """Hands the form's values to the service; a form that made its key before is refused."""
+        if not change:
+            form.claim()
+        super().save_model(request, obj, form, change)
 
     def service_create(self, row: ApiKey, values: Mapping[str, Any], actor: Actor) -> None:
         """Makes the key; `response_add` shows its token."""

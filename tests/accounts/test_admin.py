@@ -79,6 +79,20 @@ def test_a_new_key_is_shown_once_and_stored_nowhere(
         assert token.secret not in sink
 
 
+def test_a_form_that_is_sent_again_makes_no_second_key(admin_client: Client, tenant: Tenant) -> None:
+    page = admin_client.get(ADD_KEY)
+    form_id = page.context["adminform"].form["form_id"].value()
+    form = key_form(tenant, form_id=form_id)
+    assert TOKEN.search(admin_client.post(ADD_KEY, form).content.decode())
+    again = admin_client.post(ADD_KEY, form, follow=True)
+    assert "sent before" in again.content.decode()
+    assert not TOKEN.search(again.content.decode())
+    assert ApiKey.all_tenants.count() == 1
+    another = admin_client.get(ADD_KEY).context["adminform"].form["form_id"].value()
+    admin_client.post(ADD_KEY, key_form(tenant, form_id=another))
+    assert ApiKey.all_tenants.count() == 2
+
+
 def test_rotation_shows_a_successor_and_ends_the_old_key_after_the_grace(
     admin_client: Client, issued: tuple[ApiKey, ApiKeyToken]
 ) -> None:
