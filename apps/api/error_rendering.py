@@ -34,4 +34,4 @@ def error_headers(error: HeadraceError) -> list[tuple[bytes, bytes]]:
 
 def logged_error(error: StreamError) -> HeadraceError:
     """Rebuild the error that a terminal log entry carries."""
-    return error_from_code(error.code, error.message)
+    return error_from_code(error.code, error.message, param=error.param, retry_after_seconds=error.retry_after_seconds)

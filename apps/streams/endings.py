@@ -27,7 +27,7 @@ class Endings:
 
     async def failed(self, stream_id: str, *, epoch: int, error: HeadraceError, prompt_tokens: int = 0) -> None:
         """End a stream with an error that its readers see."""
-        logged = StreamError(error.code, error.message)
+        logged = StreamError(error.code, error.message, error.param, error.retry_after_seconds)
         await self._end(stream_id, epoch, StreamState.FAILED, FinishReason.ERROR, logged, prompt_tokens=prompt_tokens)
 
     async def left_behind(self, taken: Taken) -> None:

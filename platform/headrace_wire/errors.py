@@ -204,6 +204,8 @@ for _cls in _leaves(HeadraceError):
     _BY_CODE.setdefault(_cls.code, _cls)
 
 
-def error_from_code(code: str, message: str) -> HeadraceError:
+def error_from_code(
+    code: str, message: str, *, param: str | None = None, retry_after_seconds: float | None = None
+) -> HeadraceError:
     """Rebuild an error that another process reported; an unknown code becomes a plain `ServerError`."""
-    return _BY_CODE.get(code, ServerError)(message)
+    return _BY_CODE.get(code, ServerError)(message, param=param, retry_after_seconds=retry_after_seconds)

@@ -138,6 +138,9 @@ class StreamError(Struct, frozen=True, array_like=True):
 
     code: str
     message: str
+    param: str | None = None
+    """The request's field that is wrong."""
+    retry_after_seconds: float | None = None
 
 
 class LogEntry(Struct, frozen=True, array_like=True):

@@ -111,10 +111,12 @@ class EngineDeadError(Exception):
 class RequestRefusedError(Exception):
     """The engine does not take this request."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        """`param` is the request's field that is wrong, in OpenAI's words, where that is known."""
         super().__init__(message)
         self.code = code
         self.message = message
+        self.param = param
 
 
 Deliver = Callable[[list[EngineOutput]], None]

@@ -24,7 +24,7 @@ from headrace_worker.starting import Starter
 
 log = logging.getLogger(__name__)
 
-LATE = StreamError("server_overloaded", "No worker was free before the queue deadline; try again later.")
+LATE = StreamError("server_overloaded", "No worker was free before the queue deadline; try again later.", None, 5.0)
 ENGINE_LOST = StreamError("engine_error", "The engine failed; what was sent stands, the rest is missing.")
 STALLED = StreamError("timeout", "The engine gave no token within the deployment's deadline.")
 DRAINED = StreamError("engine_error", "The worker was shut down before the answer was complete.")
@@ -266,7 +266,7 @@ class Streams:
         try:
             is_in_engine = await self._starter.start(generation, outbox, submitting)
         except RequestRefusedError as refusal:
-            generation.fail(StreamError(refusal.code, refusal.message))
+            generation.fail(StreamError(refusal.code, refusal.message, refusal.param))
         except EngineDeadError:
             await self._handover.requeue([generation], ENGINE_LOST)
             return

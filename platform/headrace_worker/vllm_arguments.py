@@ -1,8 +1,9 @@
 """How a deployment and a request read in vLLM's words. Plain dictionaries; imports nothing of vLLM."""
 
+import re
 from typing import Any
 
-from headrace_wire.messages import StructuredOutput
+from headrace_wire.messages import SamplingParams, StructuredOutput
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.engine import EngineRequest
 from headrace_worker.engine_core.request_fields import CREDIT, GENERATED, SEED, TOP_K, TOP_P
@@ -83,3 +84,25 @@ def structured_arguments(structured: StructuredOutput) -> dict[str, Any]:
     if structured.choice:
         return {"choice": list(structured.choice)}
     return {"grammar": structured.grammar}
+
+
+_NAMED_IN_REFUSALS = (
+    "min_tokens", "max_tokens", "stop_token_ids", "logit_bias", "temperature", "top_p", "top_k", "min_p",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
+)  # fmt: skip
+
+
+def refused_parameter(error: Exception, message: str, sampling: SamplingParams) -> str | None:
+    """Return which field of the request vLLM complains of, by what it says; None where it does not say.
+
+    vLLM's validation errors may carry the name; others begin with it. Whatever else is wrong with a constrained
+    request is wrong with its constraint: grammars and schemas complain in their own words.
+    """
+    named = getattr(error, "parameter", None)
+    if named in _NAMED_IN_REFUSALS:
+        return str(named)
+    words = set(re.findall(r"\w+", message))
+    named = next((name for name in _NAMED_IN_REFUSALS if name in words), None)
+    if named is None and sampling.structured is not None:
+        return "response_format"
+    return named

@@ -30,7 +30,12 @@ from headrace_worker.engine import (
     RequestRefusedError,
 )
 from headrace_worker.registration import model_assets
-from headrace_worker.vllm_arguments import engine_arguments, sampling_arguments, structured_arguments
+from headrace_worker.vllm_arguments import (
+    engine_arguments,
+    refused_parameter,
+    sampling_arguments,
+    structured_arguments,
+)
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +219,9 @@ class VllmEngine:
         except (VLLMClientError, ValueError, TypeError) as error:
             too_long = self._info is not None and len(prompt_ids) >= self._info.max_model_len
             code = "context_length_exceeded" if too_long else "invalid_request_error"
-            raise RequestRefusedError(code, _message(error)) from error
+            message = _message(error)
+            param = "messages" if too_long else refused_parameter(error, message, request.sampling)
+            raise RequestRefusedError(code, message, param) from error
         except VllmDeadError as error:
             self._died("the engine process has ended")
             raise EngineDeadError(str(error)) from error
@@ -327,7 +334,7 @@ class _VllmRenderer:
         except Exception as error:  # template errors come as they are: jinja2's, transformers', vLLM's
             message = _message(error)
             code = "context_length_exceeded" if "maximum context length" in message else "invalid_request_error"
-            raise RequestRefusedError(code, message) from error
+            raise RequestRefusedError(code, message, "messages") from error
         return list(rendered["prompt_token_ids"])
 
 

@@ -161,21 +161,22 @@ async def test_structured_outputs(engine_desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "code", "words"),
+    ("sampling", "param", "words"),
     [
-        ({"min_tokens": 9, "max_tokens": 3}, "invalid_request_error", "min_tokens"),
-        ({"temperature": -1.0}, "invalid_request_error", "temperature"),
-        ({"structured": StructuredOutput(regex='(["')}, "invalid_request_error", "regex"),
-        ({"structured": StructuredOutput(json_schema='{"type": "nosuch"}')}, "invalid_request_error", "rammar"),
+        ({"min_tokens": 9, "max_tokens": 3}, "min_tokens", "min_tokens"),
+        ({"temperature": -1.0}, "temperature", "temperature"),
+        ({"logit_bias": {10_000_000: 1.0}}, "logit_bias", "10000000"),
+        ({"structured": StructuredOutput(regex='(["')}, "response_format", "regex"),
+        ({"structured": StructuredOutput(json_schema='{"type": "nosuch"}')}, "response_format", "rammar"),
     ],
 )
 async def test_bad_parameters_are_refused_in_vllms_words(
-    engine_desk: Desk, sampling: dict[str, object], code: str, words: str
+    engine_desk: Desk, sampling: dict[str, object], param: str, words: str
 ) -> None:
     answer = await ask(engine_desk, HELLO, **sampling)
     assert answer.end.state is StreamState.FAILED
     assert answer.end.error is not None
-    assert answer.end.error.code == code
+    assert (answer.end.error.code, answer.end.error.param) == ("invalid_request_error", param)
     assert words in answer.end.error.message
 
 

@@ -6,6 +6,9 @@ from apps.streams.gateway import Gateway
 from headrace_wire.errors import DependencyUnavailableError, ServerOverloadedError, StreamNotFoundError
 from headrace_wire.request_queue import CancelOutcome
 
+RETRY_AFTER_SECONDS = 5.0
+"""What a caller is told whose request found no worker within the whole queue deadline."""
+
 
 async def stream_cancel(*, gateway: Gateway, tenant_id: str, stream_id: str, reason: str) -> CancelOutcome:
     """Stop a stream: the engine is told at once, or its place in the queue is freed. `Ended` follows in the log.
@@ -40,5 +43,9 @@ async def stream_expire_in_queue(*, gateway: Gateway, tenant_id: str, stream_id:
     )
     if outcome is CancelOutcome.QUEUED:
         await gateway.endings.failed(
-            stream_id, epoch=epoch, error=ServerOverloadedError("No worker took the request in time; try again later.")
+            stream_id,
+            epoch=epoch,
+            error=ServerOverloadedError(
+                "No worker took the request in time; try again later.", retry_after_seconds=RETRY_AFTER_SECONDS
+            ),
         )
