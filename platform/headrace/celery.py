@@ -1,11 +1,17 @@
 """The Celery application: `celery -A headrace worker` and `celery -A headrace beat`."""
 
+import sys
+
 from celery import Celery
 from celery.signals import setup_logging
 
-from headrace.env import select_settings
+from headrace.env import Environment, InvalidEnvironmentError, select_settings
 
-select_settings()
+try:
+    select_settings()
+    Environment.read()
+except InvalidEnvironmentError as error:  # every process of the Django side imports this first: one line, no traceback
+    sys.exit(str(error))
 
 app = Celery("headrace")
 app.config_from_object("django.conf:settings", namespace="CELERY")

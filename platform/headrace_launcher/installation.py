@@ -3,6 +3,7 @@
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,7 +54,11 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
         ProcessKind(
             name="worker",
             command=[python, "-m", "headrace_worker", "--deployment", model],
-            environ={"HEADRACE_DRAIN_SECONDS": str(DRAIN_SECONDS), **environ},
+            environ={
+                "HEADRACE_DRAIN_SECONDS": str(DRAIN_SECONDS),
+                "HEADRACE_METRICS_PORT": str(_free_port()),
+                **environ,
+            },
             tier=WORKERS,
             stop_seconds=DRAIN_SECONDS + 10,
         ),
@@ -73,12 +78,30 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
     ]
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def fresh_metrics_directory(state_dir: Path) -> Path:
     """Returns an empty folder in which the processes of this run share their counters."""
     folder = state_dir / "metrics"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     return folder
+
+
+def require_usable_environment(environment: LauncherEnvironment) -> None:
+    """Has the gateway's own reader look at the environment, before a model is made or a store started.
+
+    Raises:
+        LaunchError: A variable cannot be used; the message starts with its name.
+    """
+    command = [sys.executable, "-c", "import headrace"]
+    done = subprocess.run(command, env=environment.child(), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LaunchError(done.stderr.strip())
 
 
 def require_free_port(host: str, port: int) -> None:

@@ -12,7 +12,12 @@ from typing import Any
 from headrace_launcher.demo_model import ensure_demo_model
 from headrace_launcher.environment import LauncherEnvironment
 from headrace_launcher.errors import LaunchError
-from headrace_launcher.installation import embedded_redis, require_free_port, service_kinds
+from headrace_launcher.installation import (
+    embedded_redis,
+    require_free_port,
+    require_usable_environment,
+    service_kinds,
+)
 from headrace_launcher.management import DemoData, manage
 from headrace_launcher.process_output import PrefixedOutput
 from headrace_launcher.progress import ProgressBar
@@ -34,6 +39,7 @@ def up(environment: LauncherEnvironment) -> int:
         LaunchError: It cannot be started.
     """
     require_free_port(environment.host, environment.port)
+    require_usable_environment(environment)
     state = StateDirectory.claim(environment.state_dir)
     try:
         model_path = _model_path(environment)

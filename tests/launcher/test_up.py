@@ -130,6 +130,21 @@ def test_port_in_use_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     assert not other.state_dir.exists()
 
 
+def test_bad_environment_is_refused_in_one_line_before_anything_is_made(tmp_path: Path) -> None:
+    bad = Installation(tmp_path / "bad")
+    with bad.start(DATABASE_URL="mysql://somewhere/db") as run:
+        assert run.wait(timeout=END_SECONDS) == 1
+    assert "DATABASE_URL: must be a URL" in run.log
+    assert "Traceback" not in run.log
+    assert not bad.state_dir.exists()
+
+
+def test_engine_metrics_are_served_on_loopback(running: Process) -> None:
+    url = running.wait_for_line(r"metrics on (http://\S+)")[1]
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert b"headrace_" in answer.read()
+
+
 def test_secrets_are_not_in_the_output_of_the_processes(installation: Installation, running: Process) -> None:
     before_welcome, _, _ = running.log.partition(READY)
     assert installation.up_json["api_key"] not in before_welcome
