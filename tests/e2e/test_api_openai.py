@@ -81,9 +81,10 @@ def test_refusals_have_the_sdks_error_classes(client: openai.OpenAI, live_stack:
     with pytest.raises(openai.BadRequestError) as empty:
         client.chat.completions.create(model="quick", messages=[])
     assert empty.value.param == "messages"
-    with pytest.raises(openai.BadRequestError) as long:
-        client.chat.completions.create(model="quick", messages=[{"role": "user", "content": "word " * 200_000}])
-    assert long.value.code == "context_length_exceeded"
+    for words, measure in ((40_000, "tokens, and your messages take"), (500_000, "2500000 characters")):
+        with pytest.raises(openai.BadRequestError, match=measure) as long:
+            client.chat.completions.create(model="quick", messages=[{"role": "user", "content": "word " * words}])
+        assert long.value.code == "context_length_exceeded"
     big = b'{"model":"quick","messages":[{"role":"user","content":"' + b"x" * 9_000_000 + b'"}]}'
     headers = {"authorization": f"Bearer {live_stack.api_key}"}
     answer = httpx.post(f"{live_stack.base_url}/v1/chat/completions", content=big, headers=headers)
