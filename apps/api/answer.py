@@ -17,6 +17,7 @@ class Answer:
         self.queue_seconds = 0.0
         self.ttft_seconds: float | None = None
         self.ended: Ended | None = None
+        self._untold_after: int | None = None
         self._tokens = 0
         metrics.STREAMS_OPEN.labels(transport).inc()
 
@@ -27,11 +28,21 @@ class Answer:
             if isinstance(entry, Delta):
                 self._tokens += entry.tokens
                 text += entry.text
+                if self._untold_after is None:
+                    self._untold_after = entry.seq - entry.tokens
             elif isinstance(entry, Started) and entry.attempt == 1:
                 self.queue_seconds = entry.queue_time
             elif isinstance(entry, Ended):
                 self.ended = entry
         return text, self.ended
+
+    def told_after(self) -> int:
+        """Return the position after which the text that is told now begins, as the log has it; call once per text.
+
+        Not what was told before: a reader compares it with that, and sees if something between was left out.
+        """
+        after, self._untold_after = self._untold_after, None
+        return after or 0
 
     def sent_text(self) -> None:
         """Note that text was handed to the transport; the first call measures TTFT."""

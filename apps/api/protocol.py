@@ -92,7 +92,8 @@ class FrameWriter:
         self._identity: dict[str, object] = {"stream_id": stream_id}
         if ref is not None:
             self._identity["ref"] = ref
-        self._delta_head = f'{{"type":"delta","stream_id":{_encode(stream_id).decode()},"seq":'
+        head = _encode({"type": "delta", **self._identity}).decode()
+        self._delta_head = f'{head[:-1]},"after":'
 
     def queued(self, position: int) -> str:
         """Return the first frame of a generated stream."""
@@ -102,9 +103,9 @@ class FrameWriter:
         """Return the frame that says that a worker has taken the stream (again, with `attempt` > 1)."""
         return self._frame("started", seq=entry.seq, attempt=entry.attempt, queue_ms=round(entry.queue_time * 1000, 3))
 
-    def delta(self, seq: int, text: str) -> str:
-        """Return a frame with text up to position `seq`."""
-        return f'{self._delta_head}{seq},"text":{_encode(text).decode()}}}'
+    def delta(self, after: int, seq: int, text: str) -> str:
+        """Return a frame with the text of the positions `after` + 1 to `seq`."""
+        return f'{self._delta_head}{after},"seq":{seq},"text":{_encode(text).decode()}}}'
 
     def slow_consumer(self, seq: int, acknowledged: int) -> str:
         """Return the frame that says that the engine waits for acknowledgements."""

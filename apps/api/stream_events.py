@@ -130,7 +130,7 @@ async def _pump(
 def _events(writer: FrameWriter, answer: Answer, entries: list[AnyLogEntry], text: str, position: int) -> bytes:
     out = b"".join(_event(writer.started(e), e.seq) for e in entries if isinstance(e, Started))
     if text:
-        out += _event(writer.delta(position, text), position)
+        out += _event(writer.delta(answer.told_after(), position, text), position)
     if answer.ended is not None:
         out += _event(final_frame(writer, answer), answer.ended.seq)
     return out

@@ -140,7 +140,7 @@ class StreamPump:
             self.sent_seq = self._subscription.position if self._subscription is not None else 0
             if self._acknowledges:
                 self._stall.owe()
-            await self._send(writer.delta(self.sent_seq, text))
+            await self._send(writer.delta(answer.told_after(), self.sent_seq, text))
             answer.sent_text()
             if not self._acknowledges:
                 self.acknowledge(self.sent_seq)

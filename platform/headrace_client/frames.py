@@ -40,6 +40,8 @@ class Delta:
     stream_id: str
     seq: int
     text: str
+    after: int | None = None
+    """The position before its first; None from a server that does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,10 @@ def _started(fields: Mapping[str, Any]) -> Started:
 
 
 def _delta(fields: Mapping[str, Any]) -> Delta:
-    return Delta(str(fields["stream_id"]), int(fields["seq"]), str(fields["text"]))
+    after = fields.get("after")
+    return Delta(
+        str(fields["stream_id"]), int(fields["seq"]), str(fields["text"]), None if after is None else int(after)
+    )
 
 
 def _slow_consumer(fields: Mapping[str, Any]) -> SlowConsumer:

@@ -7,8 +7,9 @@ from headrace_client.frames import Delta, End
 class Reconstruction:
     """The text so far and its position.
 
-    On one connection positions must rise. A connection may begin by repeating what came over an earlier one; that is
-    dropped. A frame of which only a part is new cannot be cut, since tokens are not characters: it is refused.
+    On one connection positions must rise, and none may be left out. A connection may begin by repeating what came over
+    an earlier one; that is dropped. A frame of which only a part is new cannot be cut, since tokens are not characters:
+    it is refused.
     """
 
     def __init__(self, after: int = 0) -> None:
@@ -40,8 +41,12 @@ class Reconstruction:
             raise SequenceError(f"Position {delta.seq} came after {before}.", stream_id=delta.stream_id)
         if delta.seq <= self.seq:
             return False
-        if before is not None and before < self.seq:
-            message = f"Positions {before + 1} to {delta.seq} came at once, and {self.seq} is here already."
+        after = delta.after if delta.after is not None else before
+        if after is not None and after < self.seq:
+            message = f"Positions {after + 1} to {delta.seq} came at once, and {self.seq} is here already."
+            raise SequenceError(message, stream_id=delta.stream_id)
+        if delta.after is not None and delta.after > self.seq:
+            message = f"Positions {self.seq + 1} to {delta.after} are missing."
             raise SequenceError(message, stream_id=delta.stream_id)
         self.seq = delta.seq
         self._parts.append(delta.text)

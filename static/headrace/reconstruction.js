@@ -20,17 +20,20 @@ export class Reconstruction {
   }
 
   /**
-   * Adds a delta; false for one that is here already. On one connection positions must rise. A connection may begin by
-   * repeating what came over an earlier one; a frame of which only a part is new cannot be cut. Throws a RangeError.
+   * Adds a delta; false for one that is here already. On one connection positions must rise, and none may be left out. A
+   * connection may begin by repeating what came over an earlier one; a frame of which only a part is new cannot be cut.
+   * Throws a RangeError.
    */
-  take({ seq, text }) {
+  take({ seq, text, after = null }) {
     const before = this.#connectionSeq;
     this.#connectionSeq = seq;
     if (before !== null && seq <= before) throw new RangeError(`Position ${seq} came after ${before}.`);
     if (seq <= this.seq) return false;
-    if (before !== null && before < this.seq) {
-      throw new RangeError(`Positions ${before + 1} to ${seq} came at once, and ${this.seq} is here already.`);
+    const begin = after ?? before; // servers before `after` said only where a frame ends
+    if (begin !== null && begin < this.seq) {
+      throw new RangeError(`Positions ${begin + 1} to ${seq} came at once, and ${this.seq} is here already.`);
     }
+    if (after !== null && after > this.seq) throw new RangeError(`Positions ${this.seq + 1} to ${after} are missing.`);
     this.seq = seq;
     this.#parts.push(text);
     return true;

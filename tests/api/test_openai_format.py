@@ -54,8 +54,9 @@ def test_any_text_survives(text: str) -> None:
     raw = chunks.delta(text)
     assert raw.count(b"\n") == 2, "one event per delta, whatever the text holds"
     assert events(raw)[0]["choices"][0]["delta"]["content"] == text
-    frame = json.loads(FrameWriter(STREAM, None).delta(4, text))
-    assert frame == {"type": "delta", "stream_id": STREAM, "seq": 4, "text": text}
+    frame = json.loads(FrameWriter(STREAM, None).delta(2, 4, text))
+    assert frame == {"type": "delta", "stream_id": STREAM, "after": 2, "seq": 4, "text": text}
+    assert json.loads(FrameWriter(STREAM, "mine").delta(2, 4, text)) == {**frame, "ref": "mine"}
 
 
 def test_a_plain_answer_has_usage_and_stop_reason() -> None:

@@ -21,10 +21,18 @@ def logs(draw: st.DrawFn) -> Log:
     return list(zip(positions, (text for _, text in steps), strict=True))
 
 
-def frames(log: Log, start: int, cuts: list[int]) -> list[Delta]:
+def frames(log: Log, start: int, cuts: list[int], *, says_after: bool = True) -> list[Delta]:
     """What a server sends of the log from index `start` on, coalesced up to each of the cuts."""
     edges = sorted({start, len(log), *(cut for cut in cuts if start < cut < len(log))})
-    return [Delta("s", log[b - 1][0], "".join(text for _, text in log[a:b])) for a, b in pairwise(edges)]
+    return [
+        Delta(
+            "s",
+            log[b - 1][0],
+            "".join(text for _, text in log[a:b]),
+            (log[a - 1][0] if a else 0) if says_after else None,
+        )
+        for a, b in pairwise(edges)
+    ]
 
 
 def index_after(log: Log, seq: int) -> int:
@@ -41,7 +49,7 @@ def test_any_cuts_and_repetitions_give_the_golden_text(data: st.DataObject, log:
         # It goes on after the cursor, or repeats from an earlier entry; a repetition reaches the cursor exactly.
         start = data.draw(st.integers(0, have), label="repeats from")
         cuts = [have, *data.draw(st.lists(st.integers(0, len(log)), max_size=8), label="cuts")]
-        sent = frames(log, start, cuts)
+        sent = frames(log, start, cuts, says_after=data.draw(st.booleans(), label="says after"))
         arrived = data.draw(st.integers(0, len(sent)), label="arrived") if connections_left else len(sent)
         for delta in sent[:arrived]:
             is_new = delta.seq > content.seq
@@ -72,6 +80,23 @@ def test_a_frame_that_repeats_a_part_is_refused() -> None:
     with pytest.raises(SequenceError):
         content.take(Delta("s", 8, "defgh"))
     assert content.text == "abcde"
+
+
+@given(data=st.data(), log=logs())
+def test_a_frame_that_is_left_out_is_missed(data: st.DataObject, log: Log) -> None:
+    sent = frames(log, 0, list(range(len(log))))
+    left_out = data.draw(st.integers(0, len(sent) - 1))
+    content = Reconstruction()
+    for delta in sent[:left_out]:
+        content.take(delta)
+    if data.draw(st.booleans(), label="over another connection"):
+        content.connected()
+    before = content.seq, content.text
+    for delta in sent[left_out + 1 :]:
+        with pytest.raises(SequenceError):
+            content.take(delta)
+        content.connected()
+    assert (content.seq, content.text) == before
 
 
 def test_it_goes_on_from_a_position_that_the_caller_has() -> None:

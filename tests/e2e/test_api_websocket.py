@@ -58,10 +58,10 @@ def test_a_stream_from_generate_to_end(socket: ClientConnection, probe: StreamPr
     frames = hear_until(socket, "end")
     assert [frame["type"] for frame in frames[:2]] == ["queued", "started"]
     stream_id = frames[0]["stream_id"]
-    assert frames[0]["ref"] == "r1"
     assert frames[0]["position"] >= 1
-    seqs = [frame["seq"] for frame in frames if frame["type"] == "delta"]
-    assert seqs == sorted(set(seqs))
+    deltas = [frame for frame in frames if frame["type"] == "delta"]
+    assert [0, *(delta["seq"] for delta in deltas)] == [*(delta["after"] for delta in deltas), deltas[-1]["seq"]]
+    assert {frame["ref"] for frame in frames} == {"r1"}
     assert text_of(frames) == probe.text(stream_id)
     end = frames[-1]
     assert end["state"] == "finished"

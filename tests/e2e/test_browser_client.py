@@ -235,7 +235,9 @@ def test_reconstruction_gives_the_golden_text_wherever_it_is_cut(page: Page, see
               const frames = [];
               for (let i = 0; i + 1 < sorted.length; i++) {
                 const part = log.slice(sorted[i], sorted[i + 1]);
-                if (part.length) frames.push({ seq: part.at(-1)[0], text: part.map(([, text]) => text).join("") });
+                if (!part.length) continue;
+                const after = seed % 2 ? (sorted[i] ? log[sorted[i] - 1][0] : 0) : null; // or a server that says none
+                frames.push({ seq: part.at(-1)[0], text: part.map(([, text]) => text).join(""), after });
               }
               const arrived = connections > 1 ? draw(frames.length + 1) : frames.length;
               frames.slice(0, arrived).forEach((frame) => content.take(frame));
@@ -247,6 +249,12 @@ def test_reconstruction_gives_the_golden_text_wherever_it_is_cut(page: Page, see
               content.take({ seq: content.seq - 1, text: "" });
               content.take({ seq: content.seq + 1, text: "x" });
               if (content.text !== golden) wrong.push("a frame of which a part was new was taken");
+            } catch (error) {
+              if (!(error instanceof RangeError)) throw error;
+            }
+            try {
+              content.take({ seq: content.seq + 2, text: "y", after: content.seq + 1 });
+              wrong.push("a hole was not noticed");
             } catch (error) {
               if (!(error instanceof RangeError)) throw error;
             }

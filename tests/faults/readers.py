@@ -117,8 +117,8 @@ class Reader:
         self._known = max(self._known, self.text, key=len)
         self.text, self.seq, self.pieces = "", 0, 0
 
-    def take(self, hop: Hop, text: str, *, seq: int | None) -> None:
-        """Text came; `seq` is the position of its last token where the transport tells it.
+    def take(self, hop: Hop, text: str, *, seq: int | None, after: int | None = None) -> None:
+        """Text came; `seq` is the position of its last token, `after` the one before its first, where they are told.
 
         Raises:
             CutError: this is where the client is cut off.
@@ -127,6 +127,8 @@ class Reader:
             self.oddities.append(f"text after the end: {text!r}")
         if seq is not None and seq <= self.seq:
             self.oddities.append(f"position {seq} after {self.seq}")
+        if after is not None and after != self.seq:
+            self.oddities.append(f"text after {after} where {self.seq} was the last position")
         self.text += text
         self.seq = seq or 0
         self.pieces += 1

@@ -36,6 +36,7 @@ class _Frame(Struct):
     type: str
     stream_id: str | None = None
     seq: int = 0
+    after: int = 0
     text: str = ""
     attempt: int = 0
     usage: _Usage | None = None
@@ -65,7 +66,7 @@ def _take(reader: Reader, hop: Hop, raw: str | bytes) -> None:
     if reader.stream_id is None and frame.stream_id is not None:
         reader.name(hop, frame.stream_id)
     if frame.type == "delta":
-        reader.take(hop, frame.text, seq=frame.seq)
+        reader.take(hop, frame.text, seq=frame.seq, after=frame.after)
     elif frame.type == "started":
         reader.attempts = max(reader.attempts, frame.attempt)
     elif frame.type == "end":
