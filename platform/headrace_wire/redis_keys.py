@@ -122,6 +122,53 @@ def idempotency_key(tenant_id: str, digest: str) -> str:
     return f"{CONTROL_TAG}:idem:{tenant_id}:{digest}"
 
 
+# ---- admission and the ledger
+
+
+def bucket_prefix() -> str:
+    """Common start of the token buckets."""
+    return f"{CONTROL_TAG}:bucket:"
+
+
+def bucket_key(quota_id: str) -> str:
+    """Rates of a quota. Owner: the Redis functions.
+
+    HASH `rpm`, `tpm` (what is left, a decimal fraction) and `rpm_ms`, `tpm_ms` (when that was so); TTL two minutes,
+    after which the buckets are full.
+    """
+    return bucket_prefix() + quota_id
+
+
+def budget_prefix() -> str:
+    """Common start of the budgets."""
+    return f"{CONTROL_TAG}:budget:"
+
+
+def budget_key(quota_id: str, period: str) -> str:
+    """What a quota's period has used, reservations of running streams included. Owner: the Redis functions.
+
+    HASH `tokens`, `micros` (millionths of money), `told` (1 once the soft budget was announced). TTL: the
+    period's end and 40 days.
+    """
+    return f"{budget_prefix()}{quota_id}:{period}"
+
+
+def usage_key() -> str:
+    """Ended streams that the ledger has not stored yet. Owner: `settle` writes, the ledger deletes.
+
+    STREAM, fields as `usage_events` says, no TTL and never trimmed: what is in it is billed.
+    """
+    return f"{CONTROL_TAG}:usage"
+
+
+def soft_limits_key() -> str:
+    """Soft budgets that were passed and not announced yet. Owner: `settle` writes, Celery deletes.
+
+    STREAM, fields `quota`, `period`, `micros`, `limit`.
+    """
+    return f"{CONTROL_TAG}:soft-limits"
+
+
 # ---- logs and delivery
 
 

@@ -121,6 +121,11 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of an answer where the caller names none."""
     visible_tenant_ids: frozenset[str] | None = None
     """Tenants that may use it; None for all. An empty set is nobody."""
+    prompt_price: int = 0
+    """Millionths of the currency unit per million tokens, like the two below."""
+    cached_price: int = 0
+    """Of prompt tokens that came from the prefix cache."""
+    completion_price: int = 0
     queue_limit: int = 1024
     """Waiting requests; one more is refused."""
     queue_timeout_seconds: float = 120.0
