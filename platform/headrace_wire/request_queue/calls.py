@@ -5,14 +5,26 @@ One owner at a time holds a stream under an `epoch`; ownership comes from `claim
 """
 
 from collections.abc import Sequence
-from enum import StrEnum
 
-from msgspec import Struct
 from redis.asyncio import Redis
 
 from headrace_wire import codec, redis_keys
 from headrace_wire.functions import Call, Functions, Reply
 from headrace_wire.messages import Cancel, ControlMessage, Credit, GenerateRequest, StreamState
+from headrace_wire.request_queue.replies import (
+    Admission,
+    CancelOutcome,
+    Claimed,
+    GivenBack,
+    Idempotency,
+    LeaseLostError,
+    Reaped,
+    Renewal,
+    StreamRecord,
+    Verdict,
+    claimed_stream,
+    taken_stream,
+)
 from headrace_wire.token_log import STREAM_MAX_SECONDS
 
 UNLISTED_GRACE_SECONDS = 2.0
@@ -27,122 +39,6 @@ SUSPENDED_MAX_SECONDS = 3600.0
 
 MAX_ATTEMPTS = 3
 """Owners that a stream may lose before it fails."""
-
-
-class Verdict(StrEnum):
-    """Admission's answer."""
-
-    QUEUED = "queued"
-    FULL = "full"
-    KNOWN = "known"
-    DUPLICATE = "duplicate"
-
-
-class Idempotency(Struct, frozen=True):
-    """A caller's `Idempotency-Key` and what it was first used for."""
-
-    key_digest: str
-    body_digest: str
-
-
-class Admission(Struct, frozen=True):
-    """Admission's answer with what belongs to it."""
-
-    verdict: Verdict
-    position: int = 0
-    """Place in the queue (1 is next), or its length when it is full."""
-    duplicate_of: str = ""
-    """Stream that the idempotency key started."""
-    duplicate_body: str = ""
-    """Digest of the body that it was started with."""
-
-
-class Claimed(Struct, frozen=True):
-    """A stream that this worker owns from now on."""
-
-    stream_id: str
-    epoch: int
-    queue_time: float
-    """Seconds from admission to claim, both ends on Redis' clock."""
-    attempt: int
-    is_late: bool
-    """Its queue deadline passed before anybody took it."""
-    request: GenerateRequest
-    credit: int = 0
-    """Position up to which it may generate; 0 for no limit."""
-    had_owner: bool = False
-    """Somebody served it before: it goes on from its log."""
-
-
-class Taken(Struct, frozen=True):
-    """A stream of a dead owner that the caller must bring to an end."""
-
-    stream_id: str
-    epoch: int
-    tenant_id: str
-    deployment: str
-    attempts: int
-    log_ttl_seconds: int
-    cancel_reason: str
-    request: GenerateRequest | None
-
-
-class Reaped(Struct, frozen=True):
-    """What owners whose lease has ended left behind."""
-
-    dead: list[str]
-    """Their incarnations."""
-    taken: list[Taken]
-    """Streams that are the caller's now."""
-    settled: list[str]
-    """Streams that have ended; whether anybody was told is unknown."""
-
-
-class Renewal(Struct, frozen=True):
-    """What a renewed lease says of the streams that the incarnation works on."""
-
-    lost: frozenset[str]
-    cancelled: dict[str, str]
-    """Stream id to reason."""
-
-
-class CancelOutcome(StrEnum):
-    """Where the cancel found the stream."""
-
-    UNKNOWN = "unknown"
-    ENDED = "ended"
-    RUNNING = "running"
-    QUEUED = "queued"
-
-
-class GivenBack(StrEnum):
-    """What became of a stream that its owner gave up."""
-
-    SUSPENDED = "suspended"
-    QUEUED = "queued"
-    EXHAUSTED = "exhausted"
-    """Its attempts are used up: the caller still owns it and must end it."""
-    CANCELLED = "cancelled"
-    """Its client does not want it any more: the caller still owns it and must end it."""
-    LOST = "lost"
-    """It was not the caller's (any more)."""
-
-
-class LeaseLostError(Exception):
-    """This incarnation's lease has ended: drop all work and start as a new one."""
-
-
-class StreamRecord(Struct, frozen=True):
-    """The stream as the record tells it, for its tenant's eyes."""
-
-    tenant_id: str
-    deployment: str
-    state: StreamState
-    epoch: int
-    log_ttl_seconds: int
-    credit: int = 0
-    reason: str = ""
-    """Why it is held or suspended."""
 
 
 class RequestQueue:
@@ -223,7 +119,7 @@ class RequestQueue:
         dead, taken, settled = await self._functions.call("reap", keys, args)
         return Reaped(
             [who.decode() for who in dead],
-            [_taken(row) for row in taken],
+            [taken_stream(row) for row in taken],
             [stream_id.decode() for stream_id in settled],
         )
 
@@ -321,7 +217,7 @@ class RequestQueue:
         rows = await self._functions.call("claim", keys, [incarnation, want])
         if rows == b"lost":
             raise LeaseLostError(incarnation)
-        return [_claimed(row) for row in rows]
+        return [claimed_stream(row) for row in rows]
 
     async def wait_for_work(self, deployment: str, *, timeout_seconds: float) -> bool:
         """Block until the deployment's bell rings; False on timeout. Needs a connection of its own (it blocks)."""
@@ -386,31 +282,3 @@ class RequestQueue:
         keys = [redis_keys.stream_key(stream_id), redis_keys.assigned_key(incarnation)]
         keep = (log_ttl_seconds + TOMBSTONE_SECONDS) * 1000
         return bool(await self._functions.call("settle", keys, [stream_id, epoch, state.value, keep]))
-
-
-def _claimed(row: Reply) -> Claimed:
-    stream_id, epoch, admitted_ms, claimed_ms, attempt, late, request, credit, epoch_before = row
-    return Claimed(
-        stream_id.decode(),
-        int(epoch),
-        max(0.0, (int(claimed_ms) - int(admitted_ms)) / 1000),
-        int(attempt),
-        bool(late),
-        codec.decode_request(request),
-        int(credit),
-        int(epoch_before or 0) > 0,
-    )
-
-
-def _taken(row: Sequence[bytes]) -> Taken:
-    stream_id, epoch, tenant, deployment, attempts, ttl_ms, reason, request = row
-    return Taken(
-        stream_id.decode(),
-        int(epoch),
-        tenant.decode(),
-        deployment.decode(),
-        int(attempts),
-        int(ttl_ms) // 1000,
-        reason.decode(),
-        codec.decode_request(request) if request else None,
-    )

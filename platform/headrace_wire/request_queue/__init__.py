@@ -1,0 +1,41 @@
+"""Admission, waiting, ownership and the end of streams: typed calls of the Redis functions that decide over them."""
+
+from headrace_wire.request_queue.calls import (
+    MAX_ATTEMPTS,
+    SUSPENDED_MAX_SECONDS,
+    TOMBSTONE_SECONDS,
+    UNLISTED_GRACE_SECONDS,
+    RequestQueue,
+)
+from headrace_wire.request_queue.replies import (
+    Admission,
+    CancelOutcome,
+    Claimed,
+    GivenBack,
+    Idempotency,
+    LeaseLostError,
+    Reaped,
+    Renewal,
+    StreamRecord,
+    Taken,
+    Verdict,
+)
+
+__all__ = [
+    "MAX_ATTEMPTS",
+    "SUSPENDED_MAX_SECONDS",
+    "TOMBSTONE_SECONDS",
+    "UNLISTED_GRACE_SECONDS",
+    "Admission",
+    "CancelOutcome",
+    "Claimed",
+    "GivenBack",
+    "Idempotency",
+    "LeaseLostError",
+    "Reaped",
+    "Renewal",
+    "RequestQueue",
+    "StreamRecord",
+    "Taken",
+    "Verdict",
+]
