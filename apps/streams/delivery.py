@@ -61,17 +61,30 @@ class Delivery:
         return [subscription for readers in self._subscriptions.values() for subscription in readers]
 
     def subscribe(
-        self, stream_id: str, *, after: int = 0, read_log: bool = False, caller: Caller | None = None
+        self,
+        stream_id: str,
+        *,
+        after: int = 0,
+        read_log: bool = False,
+        caller: Caller | None = None,
+        had_under: int = 0,
     ) -> Subscription:
         """Return a subscription that continues after position `after`.
 
         Raises ServerOverloadedError when this gateway has as many readers as it may.
 
         `read_log` says that the stream may have entries already; the gateway must have been attached to it before.
+        `had_under` is as in `Subscription`.
         """
         self._limit.enter()
         subscription = Subscription(
-            self._log, stream_id, after=after, read_log=read_log, on_close=self._remove, caller=caller
+            self._log,
+            stream_id,
+            after=after,
+            read_log=read_log,
+            on_close=self._remove,
+            caller=caller,
+            had_under=had_under,
         )
         self._subscriptions.setdefault(stream_id, []).append(subscription)
         return subscription

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
 import structlog
 from redis.exceptions import RedisError
@@ -9,6 +10,7 @@ from redis.exceptions import RedisError
 from apps.streams.gateway import Gateway
 from apps.streams.services import stream_expire_in_queue
 from apps.streams.subscription import Subscription
+from headrace_wire.errors import HeadraceError, LogRolledBackError, StreamGoneError
 from headrace_wire.messages import AnyLogEntry
 
 log = structlog.get_logger(__name__)
@@ -51,9 +53,12 @@ class Follower:
 
         Raises:
             StreamGoneError: the log has expired.
+            LogRolledBackError: the stream store has lost it, or what the reader has of it.
         """
         try:
             entries = await self._subscription.next(self._patience())
+        except StreamGoneError as error:
+            raise await self._told_apart(error) from error
         except RedisError as error:
             log.warning("log_unreadable", stream_id=self._subscription.stream_id, error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
@@ -62,6 +67,16 @@ class Follower:
             return await self._on_silence()
         self._deadline = None  # the first entry after admission is written by an owner
         return entries
+
+    async def _told_apart(self, gone: StreamGoneError) -> HeadraceError:
+        """A record outlives the log of its stream by far: without it, both were lost."""
+        with suppress(RedisError):
+            record = await self._gateway.queue.record(self._subscription.stream_id)
+            if record is None or not record.state.is_terminal:
+                return LogRolledBackError(
+                    "The stream store has restarted and lost this stream; send the request again."
+                )
+        return gone
 
     def _patience(self) -> float:
         if self._deadline is None:

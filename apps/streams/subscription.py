@@ -22,7 +22,9 @@ class Subscription:
         "_due",
         "_entries",
         "_epoch",
+        "_had_under",
         "_interruption",
+        "_is_exact",
         "_log",
         "_must_read_log",
         "_on_close",
@@ -44,9 +46,17 @@ class Subscription:
         read_log: bool,
         on_close: Callable[["Subscription"], None],
         caller: Caller | None = None,
+        had_under: int = 0,
     ) -> None:
-        """`on_close` is called once; `caller` is who reads, None for the server itself."""
+        """`on_close` is called once; `caller` is who reads, None for the server itself.
+
+        `had_under` is the newest epoch that can have written what the reader has, where the log lacks some of that; 0
+        where it has all.
+        """
         self.stream_id = stream_id
+        self._had_under = had_under
+        self._is_exact = True
+        """Whether the owner whose entries are looked at writes what any other one writes."""
         self.caller = caller
         self.position = after
         """Position of the last token that the reader has been given."""
@@ -99,7 +109,8 @@ class Subscription:
 
         Raises:
             StreamGoneError: the log has expired under the reader.
-            LogRolledBackError: its position lies inside of an entry: what it has was logged anew, cut otherwise.
+            LogRolledBackError: what the reader has was logged anew, otherwise: by an owner that does not continue
+                exactly, or in other pieces.
             HeadraceError: the reader was interrupted (drain).
             redis.exceptions.RedisError: the log had to be read and Redis does not answer; call again.
         """
@@ -160,7 +171,7 @@ class Subscription:
             if self._leaves_gap(entry):
                 self.distrust()
                 break
-            if self._is_split(entry):
+            if self._contradicts(entry):
                 return self._ready_before(entry, ready)
             if self._is_news(entry):
                 self._advance(entry)
@@ -178,7 +189,7 @@ class Subscription:
             raise StreamGoneError("The stream's log has expired.")
         ready: list[AnyLogEntry] = []
         for entry in entries:
-            if self._is_split(entry):
+            if self._contradicts(entry):
                 return self._ready_before(entry, ready)
             if self._is_news(entry):
                 self._advance(entry)
@@ -190,17 +201,22 @@ class Subscription:
             return entry.seq - entry.tokens > self.position
         return entry.seq - isinstance(entry, Ended) > self.position
 
-    def _is_split(self, entry: AnyLogEntry) -> bool:
-        """Say whether the reader has a part of the entry; its text cannot be cut."""
-        return isinstance(entry, Delta) and entry.seq - entry.tokens < self.position < entry.seq
+    def _contradicts(self, entry: AnyLogEntry) -> bool:
+        """Say whether the reader has something else, or a part of the entry, whose text cannot be cut."""
+        if isinstance(entry, Started):
+            self._is_exact = entry.is_exact
+        if not isinstance(entry, Delta) or entry.seq - entry.tokens >= self.position:
+            return False
+        is_of_another = not self._is_exact and 0 < self._had_under < entry.epoch
+        return is_of_another or entry.seq > self.position
 
     def _ready_before(self, entry: AnyLogEntry, ready: list[AnyLogEntry]) -> list[AnyLogEntry]:
         if ready:
             self.distrust()  # the next call comes back to it
             return ready
         raise LogRolledBackError(
-            f"Position {self.position} is no end of a logged piece any more (there is one at {entry.seq}): "
-            "read the stream again from its beginning."
+            f"What was sent up to position {self.position} was logged anew and may differ (the log has a piece that"
+            f" ends at {entry.seq}): read the stream again from its beginning."
         )
 
     def _is_news(self, entry: AnyLogEntry) -> bool:
@@ -216,4 +232,4 @@ class Subscription:
         elif isinstance(entry, Ended):
             self.ended = True
         else:
-            self.position = entry.seq
+            self.position, self._had_under = entry.seq, entry.epoch

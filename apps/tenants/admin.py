@@ -62,6 +62,16 @@ class TenantAdmin(ServiceAdmin):
                 ),
             },
         ),
+        (
+            _("When an engine is lost"),
+            {
+                "fields": [("inexact_penalties", "inexact_precision", "inexact_sampling")],
+                "description": _(
+                    "Another engine goes on with an answer at the token where it was. Most answers go on exactly as"
+                    " they would have; for those that cannot, choose."
+                ),
+            },
+        ),
         (_("Retention"), {"fields": [("log_retention_seconds", "retention_days")]}),
         (_("Record"), {"fields": [("id", "created_at", "updated_at")], "classes": ["collapse"]}),
     ]

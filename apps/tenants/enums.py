@@ -3,6 +3,7 @@
 from django.db import models
 
 from headrace_wire import snapshot
+from headrace_wire.messages import Inexact
 
 
 class DetachedPolicy(models.TextChoices):
@@ -11,6 +12,21 @@ class DetachedPolicy(models.TextChoices):
     FINISH = snapshot.DetachedPolicy.FINISH, "Finish the answer"
     CONTINUE = snapshot.DetachedPolicy.CONTINUE, "Continue for some tokens, then suspend"
     ABORT = snapshot.DetachedPolicy.ABORT, "Abort after a grace time"
+
+
+class InexactPolicy(models.TextChoices):
+    """What happens to an answer that another engine can go on with, though not exactly as it would have gone on."""
+
+    CONTINUE = "continue", "Continue, not bit-equal"
+    FAIL = "fail", "Fail explicitly"
+
+
+INEXACT_FIELDS = {
+    Inexact.PENALTIES: "inexact_penalties",
+    Inexact.PRECISION: "inexact_precision",
+    Inexact.SAMPLING: "inexact_sampling",
+}
+"""The field of `Tenant` that holds the policy for each reason."""
 
 
 class MemberRole(models.TextChoices):

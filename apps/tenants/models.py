@@ -11,7 +11,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from django_prometheus.models import ExportModelOperationsMixin
 
-from apps.tenants.enums import AuditAction, DetachedPolicy, MemberRole
+from apps.tenants.enums import INEXACT_FIELDS, AuditAction, DetachedPolicy, InexactPolicy, MemberRole
 from apps.tenants.managers import TenantManager
 
 
@@ -69,6 +69,27 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
         validators=[MinValueValidator(1.0), MaxValueValidator(3600.0)],
         help_text=_("A client that takes nothing for this long is disconnected."),
     )
+    inexact_penalties = models.CharField(
+        _("with penalties"),
+        max_length=16,
+        choices=InexactPolicy,
+        default=InexactPolicy.CONTINUE,
+        help_text=_("Presence and frequency penalties count only what their own engine has generated."),
+    )
+    inexact_precision = models.CharField(
+        _("below float32"),
+        max_length=16,
+        choices=InexactPolicy,
+        default=InexactPolicy.CONTINUE,
+        help_text=_("With bfloat16, float16 or quantisation, and without batch-invariant kernels."),
+    )
+    inexact_sampling = models.CharField(
+        _("with an engine's own sampling"),
+        max_length=16,
+        choices=InexactPolicy,
+        default=InexactPolicy.CONTINUE,
+        help_text=_("Sampled answers of engines that do not draw by seed and position (speculative decoding)."),
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -82,6 +103,10 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
             models.CheckConstraint(condition=models.Q(retention_days__gte=1), name="tenant_retention_days_positive"),
             models.CheckConstraint(
                 condition=models.Q(detached_policy__in=DetachedPolicy.values), name="tenant_detached_policy_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(**{f"{name}__in": InexactPolicy.values for name in INEXACT_FIELDS.values()}),
+                name="tenant_inexact_policies_known",
             ),
         ]
 

@@ -5,6 +5,7 @@ from uuid import UUID
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.db.models import QuerySet
 
+from apps.tenants.enums import INEXACT_FIELDS, InexactPolicy
 from apps.tenants.models import Membership, Tenant
 from headrace_wire.snapshot import DetachedPolicy, TenantConfig
 
@@ -59,6 +60,9 @@ def tenant_configs() -> list[TenantConfig]:
             detached_grace_seconds=tenant.detached_grace_seconds,
             retention_seconds=tenant.log_retention_seconds,
             stall_timeout_seconds=tenant.stall_timeout_seconds,
+            continue_inexactly=frozenset(
+                kind for kind, name in INEXACT_FIELDS.items() if getattr(tenant, name) == InexactPolicy.CONTINUE
+            ),
         )
         for tenant in Tenant.objects.order_by("pk")
     ]

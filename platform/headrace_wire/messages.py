@@ -44,6 +44,17 @@ class FinishReason(StrEnum):
 # ---- the request, as the worker gets it
 
 
+class Inexact(StrEnum):
+    """What keeps an answer from being continued token for token by another engine (`continuation`)."""
+
+    PENALTIES = "penalties"
+    """They count what their own engine has generated."""
+    PRECISION = "precision"
+    """The engine's numbers depend on what is computed together."""
+    SAMPLING = "sampling"
+    """The engine does not draw by seed and position."""
+
+
 class StructuredOutput(Struct, frozen=True, omit_defaults=True):
     """A constraint on the text; exactly one field is set."""
 
@@ -106,8 +117,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """Token credit that the stream starts with: tokens that may be generated beyond the acknowledged ones; 0 = no
     limit.
     """
-    continue_inexactly: bool = False
-    """Go on instead of failing where another engine cannot continue the answer exactly (`continuation`)."""
+    continue_inexactly: tuple[str, ...] = ()
+    """For which reasons (`Inexact`) it may go on though not exactly as it would have; for others it fails."""
     log_ttl_seconds: int = 3600
     ttft_timeout_seconds: float = 120.0
     inter_token_timeout_seconds: float = 60.0
@@ -163,6 +174,8 @@ class Started(LogEntry, frozen=True, array_like=True, tag="s"):
     owner: str
     attempt: int
     queue_time: float = 0.0
+    is_exact: bool = True
+    """What it writes equals what any other owner writes at these positions."""
 
 
 class Delta(LogEntry, frozen=True, array_like=True, tag="d", gc=False):

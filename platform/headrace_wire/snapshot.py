@@ -22,6 +22,8 @@ from typing import Any
 
 import msgspec
 
+from headrace_wire.messages import Inexact
+
 
 class DetachedPolicy(StrEnum):
     """What happens to a stream that nobody reads any more."""
@@ -79,6 +81,8 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a finished stream log stays readable; at least an hour."""
     stall_timeout_seconds: float = 60.0
     """A client that takes nothing for this long is disconnected (its stream then follows `detached_policy`)."""
+    continue_inexactly: frozenset[str] = frozenset(Inexact)
+    """Values of `messages.Inexact`: where an answer goes on elsewhere although not as it would have."""
 
 
 class ApiKeyConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 from tokenizers import Tokenizer
 
+from headrace_wire.continuation import EXACT_ENGINE, EngineTraits
 from headrace_wire.fleet import ModelAssets
 from headrace_wire.messages import ChatTurn, FinishReason, SamplingParams
 
@@ -98,6 +99,7 @@ class EngineInfo(Struct, frozen=True):
     renderer: PromptRenderer
     max_model_len: int
     max_num_seqs: int
+    traits: EngineTraits = EXACT_ENGINE
 
 
 class EngineRefusedError(Exception):

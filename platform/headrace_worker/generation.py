@@ -7,7 +7,7 @@ from functools import partial
 
 from tokenizers import Tokenizer
 
-from headrace_wire.continuation import Exact, exactness
+from headrace_wire.continuation import EXACT_ENGINE, EngineTraits, Exact, Exactness, exactness
 from headrace_wire.messages import (
     Delta,
     Ended,
@@ -67,10 +67,15 @@ class Generation:
         "request_id",
         "seq",
         "stream_id",
+        "traits",
         "was_submitted",
     )
 
-    def __init__(self, claimed: Claimed, *, owner: str, emit: Callable[[Append], None]) -> None:
+    def __init__(
+        self, claimed: Claimed, *, owner: str, emit: Callable[[Append], None], traits: EngineTraits = EXACT_ENGINE
+    ) -> None:
+        self.traits = traits
+        """Of the engine that serves it."""
         self.claimed = claimed
         self.request = claimed.request
         self.stream_id = claimed.stream_id
@@ -156,8 +161,23 @@ class Generation:
     @property
     def may_continue(self) -> bool:
         """Whether another engine may go on where it is."""
-        request = self.request
-        return not self.seq or request.continue_inexactly or isinstance(exactness(request.sampling), Exact)
+        return not self.seq or self.may_move
+
+    @property
+    def may_move(self) -> bool:
+        """Whether another engine may go on wherever it is."""
+        found = self.exactness
+        return isinstance(found, Exact) or found.kinds <= set(self.request.continue_inexactly)
+
+    @property
+    def exactness(self) -> Exactness:
+        """Whether another engine would go on with the same tokens."""
+        return exactness(self.request.sampling, self.traits)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it has the tokens that any engine would give."""
+        return isinstance(self.exactness, Exact)
 
     @property
     def new_tokens(self) -> int:
@@ -186,7 +206,9 @@ class Generation:
             return
         self._is_started = True
         claimed = self.claimed
-        entry = Started(self.stream_id, self.epoch, self.seq, self.owner, claimed.attempt, claimed.queue_time)
+        entry = Started(
+            self.stream_id, self.epoch, self.seq, self.owner, claimed.attempt, claimed.queue_time, self.is_exact
+        )
         self._emit(Append(entry))
 
     def feed(self, output: EngineOutput, now: float) -> bool:

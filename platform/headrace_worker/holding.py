@@ -6,8 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from headrace_wire.continuation import NotExact, exactness
-from headrace_wire.messages import StreamState
+from headrace_wire.continuation import NotExact
+from headrace_wire.messages import Inexact, StreamState
 from headrace_worker.config import HoldLimits
 from headrace_worker.engine import EngineStats
 from headrace_worker.generation import Generation
@@ -125,8 +125,12 @@ class Holds:
 
 
 def _not_before(generation: Generation) -> float:
-    """Return from when on a stream may be suspended: its owners' epochs tell how often it was in the last minute."""
-    if isinstance(exactness(generation.request.sampling), NotExact):
+    """Return from when on a stream may be suspended: its owners' epochs tell how often it was in the last minute.
+
+    What an engine's death may do to an answer is not done to it without need: with penalties it would be worse for it.
+    """
+    found = generation.exactness
+    if isinstance(found, NotExact) and (Inexact.PENALTIES in found.kinds or not generation.may_move):
         return math.inf
     recent = generation.owners_since[-SUSPENSIONS_PER_MINUTE:]
     if len(recent) < SUSPENSIONS_PER_MINUTE:

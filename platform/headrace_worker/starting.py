@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from headrace_wire import codec
+from headrace_wire.continuation import Exactness, NotExact
 from headrace_wire.messages import Ended, GenerateRequest, Started, StreamError
 from headrace_wire.token_log import TokenLog
 from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineRequest
@@ -17,9 +18,6 @@ from headrace_worker.takeover import FencedError, LogBrokenError, LogGoneError, 
 
 log = logging.getLogger(__name__)
 
-NOT_EXACT = StreamError(
-    "engine_error", "The engine was lost; an answer with these penalties cannot be continued exactly."
-)
 CAREFUL_SECONDS = 30.0
 """After the start of an engine whose predecessor died."""
 
@@ -75,7 +73,13 @@ class Starter:
         """Fence and read what an earlier owner left; False when nothing is to be generated."""
         claimed = generation.claimed
         fence = Started(
-            generation.stream_id, generation.epoch, 0, generation.owner, claimed.attempt, claimed.queue_time
+            generation.stream_id,
+            generation.epoch,
+            0,
+            generation.owner,
+            claimed.attempt,
+            claimed.queue_time,
+            generation.is_exact,
         )
         try:
             history = await take_over(self._log, fence)
@@ -97,7 +101,7 @@ class Starter:
         outbox.unmerged_until = len(history.token_ids) + KEPT_ENTRIES
         generation.recall(history)
         if not generation.may_continue:
-            generation.fail(NOT_EXACT)
+            generation.fail(_not_exact(generation.exactness))
         return generation.ended is None
 
     async def _submit(self, generation: Generation, submitting: Callable[[], None]) -> bool:
@@ -149,3 +153,11 @@ class Starter:
             if request.conversation:
                 return await asyncio.to_thread(info.renderer.render, request.conversation)
             return await asyncio.to_thread(info.renderer.tokenize, request.raw_prompt)
+
+
+def _not_exact(found: Exactness) -> StreamError:
+    reason = found.reason if isinstance(found, NotExact) else ""
+    return StreamError(
+        "engine_error",
+        f"The engine was lost, and this answer cannot be continued exactly: {reason}. What was sent stands.",
+    )

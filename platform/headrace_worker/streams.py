@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from redis.exceptions import RedisError
 
+from headrace_wire.continuation import EXACT_ENGINE
 from headrace_wire.functions import Functions
 from headrace_wire.messages import StreamError, StreamState
 from headrace_wire.request_queue import Claimed, RequestQueue
@@ -127,7 +128,8 @@ class Streams:
         if before is not None:  # given back a moment ago, and here again before we had forgotten it
             self._forget(before)
         publisher.open(outbox)
-        generation = Generation(claimed, owner=owner, emit=emit)
+        info = self._starter.info
+        generation = Generation(claimed, owner=owner, emit=emit, traits=info.traits if info else EXACT_ENGINE)
         self._live[claimed.stream_id] = generation
         self._metrics.claimed(claimed)
         if claimed.is_late:

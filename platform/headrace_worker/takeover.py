@@ -6,6 +6,7 @@ could still write.
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, Started
@@ -74,7 +75,7 @@ async def take_over(log: TokenLog, fence: Started) -> History | Ended:
 
 
 async def _append_fence(log: TokenLog, fence: Started, tail: AnyLogEntry) -> None:
-    entry = Started(fence.stream_id, fence.epoch, tail.seq, fence.owner, fence.attempt, fence.queue_time)
+    entry = msgspec.structs.replace(fence, seq=tail.seq)
     (result,) = await log.append([Append(entry)])
     if result is AppendResult.GONE:
         raise LogGoneError(fence.stream_id)

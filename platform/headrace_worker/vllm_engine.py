@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
 
+from headrace_wire.continuation import EngineTraits
 from headrace_wire.messages import ChatTurn, FinishReason
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.config import prepare_vllm_environment
@@ -182,6 +183,18 @@ class VllmEngine:
             renderer,
             model.max_model_len,
             self._llm.vllm_config.scheduler_config.max_num_seqs,
+            self._traits(),
+        )
+
+    def _traits(self) -> EngineTraits:
+        import torch  # noqa: PLC0415
+        from vllm import envs  # noqa: PLC0415
+
+        config = self._llm.vllm_config
+        is_float32 = config.model_config.dtype == torch.float32 and not config.model_config.quantization
+        return EngineTraits(
+            is_batch_invariant=is_float32 or bool(envs.VLLM_BATCH_INVARIANT),
+            draws_by_position=self._has_own_sampler or config.use_v2_model_runner,
         )
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:

@@ -115,6 +115,42 @@ async def test_a_position_inside_of_an_entry_is_an_explicit_error(gateway: Gatew
     subscription.close()
 
 
+@pytest.mark.parametrize("read_log", [False, True])
+@pytest.mark.parametrize("is_exact", [False, True])
+async def test_what_another_owner_writes_anew_is_only_trusted_where_it_is_exact(
+    gateway: Gateway, read_log: bool, is_exact: bool
+) -> None:
+    """Redis has forgotten positions 3 and 4, which the reader has; a successor of their owner writes them again."""
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    first, second = Started(stream_id, EPOCH, 0, "w", 1), Started(stream_id, EPOCH + 1, 2, "v", 2, is_exact=is_exact)
+    old = [Delta(stream_id, EPOCH, seq, 1, str(seq)) for seq in range(1, 5)]
+    subscription.push(first)
+    for entry in old:
+        subscription.push(entry)
+    assert [entry.seq for entry in await subscription.next()] == [0, 1, 2, 3, 4]
+    anew = [Delta(stream_id, EPOCH + 1, seq, 1, str(seq)) for seq in range(3, 6)]
+    await append(gateway, first, *old[:2], second, *anew, end(stream_id, 6, EPOCH + 1))
+    if read_log:
+        subscription.distrust()
+    if is_exact:
+        assert await read_all(subscription) == ("5", [5])
+    else:
+        with pytest.raises(LogRolledBackError):
+            await read_all(subscription)
+    subscription.close()
+
+
+async def test_what_the_same_owner_writes_again_is_what_it_was(gateway: Gateway) -> None:
+    stream_id = await opened(gateway)
+    subscription = gateway.delivery.subscribe(stream_id, after=4, read_log=True, had_under=EPOCH)
+    start = Started(stream_id, EPOCH, 0, "w", 1, is_exact=False)
+    await append(gateway, start, *[Delta(stream_id, EPOCH, seq, 1, str(seq)) for seq in range(1, 6)])
+    await append(gateway, end(stream_id, 6))
+    assert await read_all(subscription) == ("5", [5])
+    subscription.close()
+
+
 @pytest.mark.parametrize("after", [0, 1, 3, 9])
 async def test_resume_continues_after_the_cursor(gateway: Gateway, after: int) -> None:
     stream_id = await opened(gateway)

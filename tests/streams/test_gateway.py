@@ -13,6 +13,7 @@ from headrace_wire import redis_keys
 from headrace_wire.errors import (
     DrainingError,
     InvalidApiKeyError,
+    LogRolledBackError,
     ModelNotFoundError,
     ServerOverloadedError,
     StreamGoneError,
@@ -20,7 +21,17 @@ from headrace_wire.errors import (
 )
 from headrace_wire.functions import Reply
 from headrace_wire.ids import new_stream_id
-from headrace_wire.messages import ChatTurn, Delta, Ended, FinishReason, SamplingParams, StreamState, Timings, Usage
+from headrace_wire.messages import (
+    ChatTurn,
+    Delta,
+    Ended,
+    FinishReason,
+    SamplingParams,
+    Started,
+    StreamState,
+    Timings,
+    Usage,
+)
 from headrace_wire.request_queue import MAX_ATTEMPTS, CancelOutcome
 from headrace_wire.token_log import Append
 from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, publish_snapshot, simulated, snapshot
@@ -170,6 +181,45 @@ async def test_an_expired_log_is_told_from_an_unknown_stream(gateway: Gateway) -
     await gateway.redis.delete(redis_keys.log_key(stream_id))
     with pytest.raises(StreamGoneError):
         await stream_attach(gateway=gateway, caller=caller(gateway), stream_id=stream_id, after=0)
+
+
+async def test_a_reader_whose_stream_redis_has_lost_is_told_so(gateway: Gateway) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id)
+    subscription = gateway.delivery.subscribe(stream_id)
+    await gateway.redis.delete(redis_keys.log_key(stream_id), redis_keys.stream_key(stream_id))
+    subscription.distrust()
+    with pytest.raises(LogRolledBackError):
+        await asyncio.wait_for(Follower(gateway, subscription, tenant_id=TENANT_A).next(), 10)
+    subscription.close()
+
+
+@pytest.mark.parametrize("owner", ["nobody", "a worker"])
+async def test_a_cursor_beyond_the_tail_waits_only_for_an_owner(gateway: Gateway, owner: str) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id)
+    (claimed,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
+    entries = [Delta(stream_id, claimed.epoch, seq, 1, str(seq)) for seq in range(1, 6)]
+    # An owner that was not dead yet wrote before the second fence; what counts is how far the log goes.
+    fence = Started(stream_id, claimed.epoch + 1, 1, "w", 2)
+    await gateway.token_log.append([*(Append(entry) for entry in entries[:3]), Append(fence)])
+    if owner == "nobody":
+        await gateway.queue.requeue(
+            stream_id, epoch=claimed.epoch, incarnation=WORKER, deployment="sim", max_attempts=MAX_ATTEMPTS
+        )
+        with pytest.raises(LogRolledBackError):
+            await stream_attach(gateway=gateway, caller=caller(gateway), stream_id=stream_id, after=4)
+    subscription, _ = await stream_attach(
+        gateway=gateway, caller=caller(gateway), stream_id=stream_id, after=3 if owner == "nobody" else 4
+    )
+    reading = asyncio.create_task(subscription.next())
+    again = [Delta(stream_id, fence.epoch, entry.seq, 1, entry.text) for entry in entries]
+    await gateway.token_log.append([Append(entry, [1], entry.seq - 1) for entry in again[1:]])
+    given = await asyncio.wait_for(reading, 10)
+    while not isinstance(given[-1], Delta):
+        given = await asyncio.wait_for(subscription.next(), 10)
+    assert next(entry.seq for entry in given if isinstance(entry, Delta)) == (4 if owner == "nobody" else 5)
+    subscription.close()
 
 
 async def test_a_lost_lease_gives_a_new_name_and_loses_no_reader(gateway: Gateway) -> None:

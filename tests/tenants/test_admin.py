@@ -30,6 +30,9 @@ def tenant_form(**changes: Any) -> dict[str, Any]:
         "detached_tokens": "256",
         "detached_grace_seconds": "30",
         "stall_timeout_seconds": "60",
+        "inexact_penalties": "continue",
+        "inexact_precision": "continue",
+        "inexact_sampling": "continue",
         "memberships-TOTAL_FORMS": "0",
         "memberships-INITIAL_FORMS": "0",
     }

@@ -4,9 +4,10 @@ from django.db import IntegrityError, transaction
 
 from apps.accounts.models import User
 from apps.tenants import selectors, services
-from apps.tenants.enums import AuditAction, MemberRole
+from apps.tenants.enums import AuditAction, InexactPolicy, MemberRole
 from apps.tenants.managers import UnscopedQueryError
 from apps.tenants.models import AuditEvent, Membership, Tenant
+from headrace_wire.messages import Inexact
 from headrace_wire.snapshot import DetachedPolicy, TenantConfig
 
 
@@ -125,5 +126,8 @@ def test_a_query_without_a_tenant_is_refused(db: None, model: type[Membership] |
 def test_snapshot_section(tenant: Tenant) -> None:
     assert selectors.tenant_configs() == [TenantConfig(id=tenant.id.hex, slug="acme", name="Acme")]
     tenant.is_active = False
+    tenant.inexact_penalties = InexactPolicy.FAIL
     services.tenant_update(tenant=tenant)
-    assert not selectors.tenant_configs()[0].active
+    config = selectors.tenant_configs()[0]
+    assert not config.active
+    assert config.continue_inexactly == {Inexact.PRECISION, Inexact.SAMPLING}

@@ -103,7 +103,7 @@ class Desk:
         structured: StructuredOutput | None = None,
         tenant_id: str = "t",
         window: int = 0,
-        continue_inexactly: bool = False,
+        continue_inexactly: tuple[str, ...] = (),
         **sampling: object,
     ) -> str:
         """Admit a stream; the prompt is ids, raw text or a conversation."""

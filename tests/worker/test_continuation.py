@@ -253,17 +253,20 @@ async def test_a_log_that_is_gone_is_not_generated_again(
     assert await desk.log.tail(stream_id) is None
 
 
-@pytest.mark.parametrize("continue_inexactly", [False, True])
+@pytest.mark.parametrize("continue_inexactly", [(), ("precision",), ("penalties", "precision", "of a later version")])
 async def test_penalties_fail_explicitly_unless_asked_otherwise(
-    desk: Desk, run_worker: RunWorker, predecessor: Predecessor, continue_inexactly: bool
+    desk: Desk, run_worker: RunWorker, predecessor: Predecessor, continue_inexactly: tuple[str, ...]
 ) -> None:
     stream_id = await desk.admit(PROMPT, max_tokens=20, presence_penalty=0.5, continue_inexactly=continue_inexactly)
     await predecessor.give_back(stream_id, await predecessor.serve(stream_id, 5))
     async with run_worker():
         answer = await desk.answer(stream_id)
     answer.check_order(owners=2)
-    assert answer.end.state is (StreamState.FINISHED if continue_inexactly else StreamState.FAILED)
-    assert answer.end.usage.completion_tokens == (20 if continue_inexactly else 5)
+    goes_on = "penalties" in continue_inexactly
+    assert answer.end.state is (StreamState.FINISHED if goes_on else StreamState.FAILED)
+    assert answer.end.usage.completion_tokens == (20 if goes_on else 5)
+    assert not answer.starts[-1].is_exact
+    assert goes_on or "penalt" in (answer.end.error.message if answer.end.error else "")
 
 
 async def test_penalties_without_a_token_yet_start_anew(

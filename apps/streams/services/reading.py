@@ -13,7 +13,7 @@ from headrace_wire.errors import (
     StreamNotFoundError,
 )
 from headrace_wire.ids import is_stream_id
-from headrace_wire.messages import AnyLogEntry
+from headrace_wire.messages import AnyLogEntry, StreamState
 from headrace_wire.snapshot import DetachedPolicy, TenantConfig
 
 MIN_WINDOW = 8
@@ -28,7 +28,7 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
     Raises:
         StreamNotFoundError: unknown, or another tenant's.
         StreamGoneError: its log has expired.
-        LogRolledBackError: it has ended before position `after`.
+        LogRolledBackError: it has ended before position `after`, or is there and nobody has it who could know more.
         DependencyUnavailableError: Redis does not answer.
     """
     try:
@@ -38,15 +38,20 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
         # Ended streams have nothing more to deliver; to attach to one that ends just now does no harm.
         if not record.state.is_terminal and not await gateway.token_log.attach(stream_id, gateway.incarnation):
             raise StreamGoneError("The stream's log has expired.")
-        if record.state.is_terminal:
-            _check_cursor(await gateway.token_log.tail(stream_id), after)
+        tail = await _furthest(gateway, stream_id, after) if after or record.state.is_terminal else None
+        if after or record.state.is_terminal:
+            _check_cursor(tail, after, record.state)
     except RedisError as error:
         raise DependencyUnavailableError("The stream store does not answer; try again.") from error
     gateway.detachment.returned(stream_id)
     if not record.state.is_terminal:
         window = window_of(caller.tenant, None)
         gateway.credit.open(stream_id, window=window, acknowledged=after, granted=record.credit)
-    return gateway.delivery.subscribe(stream_id, after=after, read_log=True, caller=caller), record.deployment
+    is_ahead = tail is not None and after > tail.seq
+    subscription = gateway.delivery.subscribe(
+        stream_id, after=after, read_log=True, caller=caller, had_under=record.epoch if is_ahead else 0
+    )
+    return subscription, record.deployment
 
 
 def stream_leave(
@@ -79,8 +84,25 @@ def window_of(tenant: TenantConfig, asked: int | None) -> int:
     return min(tenant.stream_window, max(MIN_WINDOW, asked)) if asked is not None else tenant.stream_window
 
 
-def _check_cursor(tail: AnyLogEntry | None, after: int) -> None:
+_WITHOUT_OWNER = frozenset({StreamState.QUEUED, StreamState.SUSPENDED})
+
+
+async def _furthest(gateway: Gateway, stream_id: str, after: int) -> AnyLogEntry | None:
+    tail = await gateway.token_log.tail(stream_id)
+    if tail is None or after <= tail.seq:
+        return tail
+    # A fence may name an older position than what stands before it.
+    entries = await gateway.token_log.read(stream_id) or [tail]
+    return max(entries, key=lambda entry: entry.seq)
+
+
+def _check_cursor(tail: AnyLogEntry | None, after: int, state: StreamState) -> None:
     if tail is None:
         raise StreamGoneError("The stream's log has expired.")
-    if after > tail.seq:
+    if after > tail.seq and state.is_terminal:
         raise LogRolledBackError(f"The stream has ended at position {tail.seq - 1}, before your cursor {after}.")
+    if after > tail.seq and state in _WITHOUT_OWNER:
+        raise LogRolledBackError(
+            f"The stream is at position {tail.seq}, before your cursor {after}: the stream store has lost what you"
+            " have. Read it again from its beginning."
+        )

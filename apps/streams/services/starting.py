@@ -101,6 +101,7 @@ async def stream_start(
         prompt_ids=pack_token_ids(prompt_ids or ()),
         conversation=() if prompt_ids is not None else tuple(conversation),
         window=window_of(caller.tenant, options.window),
+        continue_inexactly=tuple(sorted(caller.tenant.continue_inexactly)),
         log_ttl_seconds=caller.tenant.retention_seconds,
         ttft_timeout_seconds=deployment.ttft_timeout_seconds,
         inter_token_timeout_seconds=deployment.inter_token_timeout_seconds,
