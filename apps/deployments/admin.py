@@ -25,6 +25,7 @@ _STATE_COLOURS = {
     WorkerState.LOADING.label: "info",
     WorkerState.DRAINING.label: "warning",
     WorkerState.BROKEN.label: "danger",
+    WorkerState.ENDED.label: "info",
     WorkerState.LOST.label: "danger",
 }
 _ENGINE_COLOURS = {EngineKind.VLLM.label: "primary", EngineKind.SIMULATED.label: "warning"}

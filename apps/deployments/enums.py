@@ -22,10 +22,11 @@ class Dtype(models.TextChoices):
 
 
 class WorkerState(models.TextChoices):
-    """What a worker said last, or `lost` where it said nothing for the length of its lease."""
+    """What a worker said last; `ended` once it took itself out, `lost` where it said nothing for its lease's length."""
 
     LOADING = fleet.WorkerState.LOADING, "Loading"
     READY = fleet.WorkerState.READY, "Ready"
     DRAINING = fleet.WorkerState.DRAINING, "Draining"
     BROKEN = fleet.WorkerState.BROKEN, "Broken"
+    ENDED = "ended", "Ended"
     LOST = "lost", "Lost"

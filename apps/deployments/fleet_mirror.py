@@ -1,6 +1,7 @@
 """Mirrors the workers that are registered in Redis into `Worker` rows, for the admin and for what Celery decides.
 
-The registrations are the truth; a row whose incarnation lost its lease becomes `lost`, and its registration is removed.
+The registrations are the truth. A worker that ends takes its own out, and its row becomes `ended`; one that is
+registered and has lost its lease becomes `lost`, and its registration is removed.
 """
 
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Registrations:
     alive: dict[str, WorkerInfo]
     dead: list[str]
     """Incarnations that are registered and hold no lease."""
+    unreadable: list[str]
 
 
 def registrations_read() -> Registrations:
@@ -55,18 +57,21 @@ def registrations_read() -> Registrations:
     now_ms = seconds * 1000 + microseconds // 1000
     leased = {name for name, expiry in leases if expiry > now_ms}
     alive: dict[str, WorkerInfo] = {}
+    unreadable: list[str] = []
     for name, raw in rows.items():
         if name not in leased:
             continue
         try:
             alive[name.decode()] = codec.decode(raw, WorkerInfo)
         except msgspec.DecodeError as error:
+            unreadable.append(name.decode())
             logger.warning("registration_unreadable", incarnation=name.decode(), error=str(error))
-    return Registrations(alive=alive, dead=[name.decode() for name in rows if name not in leased])
+    dead = [name.decode() for name in rows if name not in leased]
+    return Registrations(alive=alive, dead=dead, unreadable=unreadable)
 
 
 def workers_sync() -> int:
-    """Brings the rows up to date; returns how many workers appeared, changed their state or were lost.
+    """Brings the rows up to date; returns how many workers appeared, changed their state or went.
 
     Raises:
         redis.exceptions.RedisError: Redis does not answer; the rows stay as they were.
@@ -76,21 +81,27 @@ def workers_sync() -> int:
     with transaction.atomic():
         before = dict(Worker.objects.filter(ended_at__isnull=True).values_list("incarnation", "state"))
         _rows_write(registrations.alive, now)
-        lost = [incarnation for incarnation in before if incarnation not in registrations.alive]
-        Worker.objects.filter(pk__in=lost).update(
-            state=WorkerState.LOST, ended_at=now, num_requests_running=0, num_requests_waiting=0
-        )
+        gone = {name: _past_state(name, registrations) for name in before if name not in registrations.alive}
+        for state in set(gone.values()):
+            Worker.objects.filter(pk__in=[name for name in gone if gone[name] is state]).update(
+                state=state, ended_at=now, num_requests_running=0, num_requests_waiting=0
+            )
         Worker.objects.filter(ended_at__lt=now - KEPT_AFTER_END).delete()
         _errors_note(registrations.alive)
     if registrations.dead:
         redis_client().hdel(redis_keys.workers_key(), *registrations.dead)
     changed = {name: info.state.value for name, info in registrations.alive.items() if before.get(name) != info.state}
-    changed |= dict.fromkeys(lost, WorkerState.LOST.value)
+    changed |= {name: state.value for name, state in gone.items()}
     for incarnation, state in changed.items():
         logger.info("worker_changed", incarnation=incarnation, state=state)
     if changed:
         ui_event_send(FLEET_GROUP, "worker.changed", {"workers": changed})
     return len(changed)
+
+
+def _past_state(incarnation: str, registrations: Registrations) -> WorkerState:
+    is_registered = incarnation in registrations.dead or incarnation in registrations.unreadable
+    return WorkerState.LOST if is_registered else WorkerState.ENDED
 
 
 def _rows_write(alive: dict[str, WorkerInfo], now: datetime) -> None:

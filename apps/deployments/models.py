@@ -13,7 +13,8 @@ from apps.deployments.engine_args import EngineArgsError, engine_args_parse
 from apps.deployments.enums import Dtype, EngineKind, WorkerState
 from apps.tenants.models import Tenant
 
-_LIVE_STATES = [state for state in WorkerState if state is not WorkerState.LOST]
+_PAST_STATES = [WorkerState.ENDED, WorkerState.LOST]
+_LIVE_STATES = [state for state in WorkerState if state not in _PAST_STATES]
 _SECONDS = (MinValueValidator(1.0), MaxValueValidator(3600.0))
 
 
@@ -184,7 +185,7 @@ class Worker(models.Model):
     last_error = models.TextField(blank=True)
     started_at = models.DateTimeField()
     last_seen_at = models.DateTimeField()
-    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When its lease was found expired."))
+    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When it was seen to be gone."))
 
     class Meta:
         ordering = [F("ended_at").desc(nulls_first=True), "deployment_name", "-started_at"]
@@ -193,8 +194,8 @@ class Worker(models.Model):
             models.CheckConstraint(condition=Q(state__in=WorkerState.values), name="worker_state_known"),
             models.CheckConstraint(
                 condition=Q(ended_at__isnull=True, state__in=_LIVE_STATES)
-                | Q(ended_at__isnull=False, state=WorkerState.LOST),
-                name="worker_lost_has_an_end",
+                | Q(ended_at__isnull=False, state__in=_PAST_STATES),
+                name="worker_of_the_past_has_an_end",
             ),
         ]
 

@@ -72,6 +72,24 @@ def test_a_worker_appears_changes_and_is_lost(live_redis: Redis, deployment: Mod
     assert workers_sync() == 0
 
 
+def test_a_worker_that_drains_is_seen_to_and_has_ended_not_got_lost(
+    live_redis: Redis, deployment: ModelDeployment
+) -> None:
+    register(live_redis, "worker-1", num_requests_running=2)
+    workers_sync()
+    report(live_redis, "worker-1", state=fleet.WorkerState.DRAINING, num_requests_running=2)
+    assert workers_sync() == 1
+    assert states() == {"worker-1": "draining"}
+    live_redis.hdel(redis_keys.workers_key(), "worker-1")
+    assert workers_sync() == 1
+    worker = Worker.objects.get()
+    assert (worker.state, worker.num_requests_running) == (WorkerState.ENDED, 0)
+    assert worker.ended_at is not None
+    expire(live_redis, "worker-1")
+    assert workers_sync() == 0
+    assert states() == {"worker-1": "ended"}
+
+
 def test_a_worker_of_an_unknown_deployment_is_shown(live_redis: Redis, db: None) -> None:
     register(live_redis, "worker-1", deployment="not-configured")
     workers_sync()
