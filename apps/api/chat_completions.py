@@ -6,7 +6,7 @@ from functools import partial
 import structlog
 
 from apps.api.answer import Answer
-from apps.api.error_rendering import error_body, logged_error
+from apps.api.error_rendering import error_body, logged_error, rate_headers
 from apps.api.http import Exchange
 from apps.api.openai_format import ChatChunks, chat_completion
 from apps.api.requests import ChatCompletionRequest, parse_chat_completion
@@ -65,6 +65,7 @@ async def _serve(
         (b"x-headrace-stream-id", started.stream_id.encode()),
         (b"x-headrace-model-deployment", deployment.name.encode("latin-1", "replace")),
         (b"x-headrace-cache", b"bypass"),
+        *rate_headers(started.rates),
     ]
     answer = Answer(deployment.name, "sse" if request.stream else "http", exchange.started_at)
     follower = Follower(

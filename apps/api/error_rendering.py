@@ -4,6 +4,7 @@ import math
 
 import msgspec
 
+from headrace_wire.admission import Rates
 from headrace_wire.errors import HeadraceError, error_from_code
 from headrace_wire.messages import StreamError
 
@@ -29,7 +30,25 @@ def error_headers(error: HeadraceError) -> list[tuple[bytes, bytes]]:
         headers.append((b"retry-after", str(seconds).encode()))
     if error.should_retry is not None:
         headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))
+    return headers + (rate_headers(error.rates) if error.rates is not None else [])
+
+
+def rate_headers(rates: Rates) -> list[tuple[bytes, bytes]]:
+    """Return OpenAI's `x-ratelimit-*` headers, of the tightest limit of each kind; none where nothing is limited."""
+    headers = []
+    for unit, rate in (("requests", rates.requests), ("tokens", rates.tokens)):
+        if rate is not None:
+            values = {"limit": str(rate.limit), "remaining": str(rate.remaining), "reset": _span(rate.reset_seconds)}
+            headers += [(f"x-ratelimit-{name}-{unit}".encode(), value.encode()) for name, value in values.items()]
     return headers
+
+
+def _span(seconds: float) -> str:
+    """Write a duration as OpenAI does: 12ms, 1s, 6m0s."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
 def logged_error(error: StreamError) -> HeadraceError:

@@ -40,6 +40,7 @@ class ConfigView:
         self.version = snapshot.version
         self.tenants = {tenant.id: tenant for tenant in snapshot.tenants}
         self._keys = {key.public_id: key for key in snapshot.api_keys}
+        self.quotas = snapshot.quotas
         self._deployments = {d.name: d for d in snapshot.deployments if d.active}
 
     def authenticate(self, presented: str | None) -> Caller:

@@ -21,9 +21,9 @@ class Endings:
         self._queue = queue
         self._incarnation = incarnation
 
-    async def cancelled(self, stream_id: str, *, epoch: int) -> None:
-        """End a stream that its client cancelled."""
-        await self._end(stream_id, epoch, StreamState.CANCELLED, FinishReason.ABORT, None, prompt_tokens=0)
+    async def cancelled(self, stream_id: str, *, epoch: int, prompt_tokens: int = 0) -> None:
+        """End a stream that its client cancelled; `prompt_tokens` if a worker had begun it."""
+        await self._end(stream_id, epoch, StreamState.CANCELLED, FinishReason.ABORT, None, prompt_tokens=prompt_tokens)
 
     async def failed(self, stream_id: str, *, epoch: int, error: HeadraceError, prompt_tokens: int = 0) -> None:
         """End a stream with an error that its readers see."""
@@ -36,11 +36,13 @@ class Endings:
         One whose attempts are used up (it may be what kills its workers) fails explicitly; its text stays readable.
         """
         tail = await self._log.tail(taken.stream_id)
+        has_begun = isinstance(tail, Delta | Started)
+        prompt_tokens = len(taken.request.prompt_ids) // 4 if taken.request and has_begun else 0
         if isinstance(tail, Ended):
             # The worker died between its terminal entry and the settlement.
             await self._settle_and_publish(tail, taken.epoch)
         elif taken.cancel_reason:
-            await self.cancelled(taken.stream_id, epoch=taken.epoch)
+            await self.cancelled(taken.stream_id, epoch=taken.epoch, prompt_tokens=prompt_tokens)
         elif await self._requeue(taken) is GivenBack.EXHAUSTED:
             await self.failed(
                 taken.stream_id,
@@ -48,7 +50,7 @@ class Endings:
                 error=EngineError(
                     "The worker that served this stream was lost; what was sent stands, the rest is missing."
                 ),
-                prompt_tokens=len(taken.request.prompt_ids) // 4 if taken.request else 0,
+                prompt_tokens=prompt_tokens,
             )
 
     async def tell_again(self, stream_id: str) -> None:
@@ -105,5 +107,7 @@ class Endings:
             incarnation=self._incarnation,
             state=entry.state,
             log_ttl_seconds=log_ttl_seconds,
+            finish_reason=entry.finish_reason,
+            usage=entry.usage,
         )
         await self._log.publish([entry])

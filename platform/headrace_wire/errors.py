@@ -6,6 +6,8 @@ client's mistakes, 1012/1013 for ours.
 
 from typing import ClassVar
 
+from headrace_wire.admission import Rates
+
 
 class HeadraceError(Exception):
     """Base of all errors that a client may see. `str(error)` is the message for the client and never holds a secret."""
@@ -22,6 +24,8 @@ class HeadraceError(Exception):
         self.message = message
         self.param = param
         self.retry_after_seconds = retry_after_seconds
+        self.rates: Rates | None = None
+        """What is left of the caller's rate limits, where admission has looked at them."""
 
 
 class ClientError(HeadraceError):
@@ -139,6 +143,12 @@ class RateLimitError(ClientError):
     type = "rate_limit_error"
     http_status = 429
     ws_close_code = 4429
+
+
+class RequestTooLargeError(RateLimitError):
+    """The request needs more tokens than the limit gives in a whole minute: to wait does not help."""
+
+    should_retry = False
 
 
 class InsufficientQuotaError(ClientError):

@@ -14,7 +14,7 @@ from typing import TypeVar
 from redis.exceptions import RedisError
 
 from headrace_wire.functions import Functions, Reply
-from headrace_wire.messages import Ended, StreamState
+from headrace_wire.messages import Ended, FinishReason, StreamState, Usage
 from headrace_wire.redis_link import RedisLink
 from headrace_wire.request_queue import RequestQueue
 from headrace_wire.token_log import Append, AppendResult, TokenLog
@@ -221,10 +221,13 @@ class Publisher:
         return outbox.ended is not None
 
     def give_up(self, outbox: Outbox) -> None:
-        """The log has expired, was deleted, or lacks too much: settle, so that nobody generates it again."""
+        """The log has expired, was deleted, or lacks too much: settle, so that nobody generates it again.
+
+        Nobody can read what was generated, so nobody pays for it.
+        """
         log.warning("log lost stream_id=%s", outbox.stream_id)
         self._drop(outbox)
-        self._endings.create_task(until_answered(lambda: self._settle(outbox, StreamState.FAILED)))
+        self._endings.create_task(until_answered(lambda: self._settle(outbox, None)))
 
     def _find(self, stream_id: str, epoch: int) -> Outbox | None:
         """Return the outbox of one claim; the same stream may have been claimed here again."""
@@ -261,7 +264,7 @@ class Publisher:
 
         async def settle_and_publish() -> None:
             for outbox, entry in ended:
-                await self._settle(outbox, entry.state)
+                await self._settle(outbox, entry)
             await self._token_log.publish([entry for _, entry in ended])
 
         await until_answered(settle_and_publish)
@@ -273,13 +276,15 @@ class Publisher:
                 self._settled.append((now, outbox))
                 self._close(outbox)
 
-    async def _settle(self, outbox: Outbox, state: StreamState) -> None:
+    async def _settle(self, outbox: Outbox, ended: Ended | None) -> None:
         await self._queue.settle(
             outbox.stream_id,
             epoch=outbox.epoch,
             incarnation=outbox.incarnation,
-            state=state,
+            state=ended.state if ended else StreamState.FAILED,
             log_ttl_seconds=outbox.log_ttl_seconds,
+            finish_reason=ended.finish_reason if ended else FinishReason.ERROR,
+            usage=ended.usage if ended else Usage(),
         )
 
 

@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from msgspec import Struct
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -13,8 +14,11 @@ from redis.exceptions import RedisError
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.limits import OnWait
+from apps.streams.quota_terms import admission_terms
+from apps.streams.refusals import refusal_error
 from apps.streams.services.reading import stream_attach, window_of
 from apps.streams.subscription import Subscription
+from headrace_wire.admission import AdmissionTerms, Rates
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.errors import (
     ContextLengthError,
@@ -44,6 +48,8 @@ class StartedStream(Struct, frozen=True):
     """Place in the queue at admission, 1 is next."""
     queue_deadline_seconds: float
     subscription: Subscription
+    rates: Rates = Rates()
+    """What is left of the caller's rate limits."""
     is_replay: bool = False
     """The caller's idempotency key had started it before: the subscription gives it from its beginning."""
 
@@ -84,6 +90,8 @@ async def stream_start(
         InvalidApiKeyError: the caller's access ended while it waited for its turn.
         ContextLengthError: prompt and answer do not fit.
         ServerOverloadedError: the queue is full.
+        RateLimitError: a limit of requests or tokens per minute is reached; nothing was counted.
+        InsufficientQuotaError: a budget does not cover the request; nothing was counted.
         IdempotencyMismatchError: the key was used for another request.
         DrainingError: this gateway takes no new streams.
         DependencyUnavailableError: Redis does not answer.
@@ -112,7 +120,15 @@ async def stream_start(
         await gateway.limit.turn(on_wait)
         caller = gateway.config.renewed(caller)  # the wait may have been long
         subscription.had_turn = True
-        admission = await _admit(gateway, deployment, request, options.idempotency)
+        terms = admission_terms(
+            caller=caller,
+            deployment=deployment,
+            quotas=gateway.config.quotas,
+            prompt_tokens=len(prompt_ids) if prompt_ids is not None else _most_tokens(conversation),
+            max_tokens=request.sampling.max_tokens,
+            now=datetime.now(UTC),
+        )
+        admission = await _admit(gateway, deployment, request, options.idempotency, terms)
     except BaseException:
         subscription.close()
         raise
@@ -120,7 +136,8 @@ async def stream_start(
         subscription.close()
         return await _replay(gateway, caller, deployment, admission, options.idempotency)
     gateway.credit.open(stream_id, window=request.window, granted=request.window)
-    return StartedStream(stream_id, deployment, admission.position, deployment.queue_timeout_seconds, subscription)
+    deadline = deployment.queue_timeout_seconds
+    return StartedStream(stream_id, deployment, admission.position, deadline, subscription, rates=admission.rates)
 
 
 def cache_salt(secret: bytes, tenant_id: str) -> str:
@@ -175,7 +192,11 @@ def _context_limit(gateway: Gateway, deployment: DeploymentConfig) -> int:
 
 
 async def _admit(
-    gateway: Gateway, deployment: DeploymentConfig, request: GenerateRequest, idempotency: Idempotency | None
+    gateway: Gateway,
+    deployment: DeploymentConfig,
+    request: GenerateRequest,
+    idempotency: Idempotency | None,
+    terms: AdmissionTerms,
 ) -> Admission:
     calls = [
         gateway.token_log.open_call(request.stream_id, readers=[gateway.incarnation]),
@@ -184,6 +205,7 @@ async def _admit(
             queue_limit=deployment.queue_limit,
             queue_timeout_seconds=deployment.queue_timeout_seconds,
             idempotency=idempotency,
+            terms=terms,
         ),
     ]
     try:
@@ -193,7 +215,7 @@ async def _admit(
             # A pooled connection that Redis had closed, or a lost answer: both calls may be repeated.
             _, reply = await gateway.functions.call_many(calls)
         admission = gateway.queue.parse_admission(reply)
-        if admission.verdict in (Verdict.FULL, Verdict.DUPLICATE):
+        if admission.verdict in (Verdict.FULL, Verdict.DUPLICATE, Verdict.REFUSED):
             await gateway.token_log.discard(request.stream_id)
     except RedisError as error:
         raise DependencyUnavailableError(
@@ -205,7 +227,16 @@ async def _admit(
             f"All {admission.position} places in the queue of `{deployment.name}` are taken; try again later.",
             retry_after_seconds=5.0,
         )
+    if admission.refusal is not None:
+        quota = next((quota for quota in gateway.config.quotas if quota.id == admission.refusal.quota_id), None)
+        tokens = terms.prompt_tokens + terms.max_tokens
+        raise refusal_error(admission.refusal, admission.rates, quota, tokens=tokens)
     return admission
+
+
+def _most_tokens(conversation: Sequence[ChatTurn]) -> int:
+    """Return an upper bound of a prompt's tokens: one for each byte, and some for the markup of a turn."""
+    return sum(len(turn.content.encode()) + 16 for turn in conversation)
 
 
 async def _replay(

@@ -1,15 +1,28 @@
 -- settle: end a stream exactly once, by its owner. Called after the terminal log entry was accepted, before it is published.
--- KEYS  1 stream record · 2 the owner's assignment table
+-- What was reserved and not used goes back, and the ledger gets its event, in the same step.
+-- KEYS  1 stream record · 2 the owner's assignment table · 3 usage events · 4 soft limits that were passed
 -- It stays in the owner's table until a later renew: an owner that dies before it has published leaves it to the reaper.
--- ARGV  1 stream id · 2 epoch · 3 terminal state · 4 how long the record outlives the stream (ms)
+-- ARGV  1 stream id · 2 epoch · 3 terminal state · 4 how long the record outlives the stream (ms) · 5 finish reason
+--       6 prompt tokens · 7 those from the prefix cache · 8 completion tokens
 -- Returns 1, or 0 when the caller is not the owner or the stream has ended already (nothing is changed).
 define('settle', function(keys, args)
-  local f = redis.call('HMGET', keys[1], 'epoch', 'state')
+  local f = redis.call('HMGET', keys[1], 'epoch', 'state', 'reserved', 'tenant', 'deployment', 'admitted_ms')
   if f[1] ~= args[2] or TERMINAL[f[2]] then return 0 end
-  local now = int(now_ms())
-  redis.call('HSET', keys[2], args[1], f[1] .. ':' .. now)
-  redis.call('HSET', keys[1], 'state', args[3], 'ended_ms', now)
-  redis.call('HDEL', keys[1], 'request', 'owner', 'cancel')
+  local now = now_ms()
+  local prompt, cached, completion = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
+  local payer, cost = { '', '', '' }, 0
+  if f[3] then
+    local reserved = cmsgpack.unpack(f[3])
+    payer = reserved[4]
+    cost = quotas_settle(reserved, prompt, cached, completion, keys[4], now)
+  end
+  redis.call('HSET', keys[2], args[1], f[1] .. ':' .. int(now))
+  redis.call('HSET', keys[1], 'state', args[3], 'ended_ms', int(now))
+  redis.call('HDEL', keys[1], 'request', 'owner', 'cancel', 'reserved')
   redis.call('PEXPIRE', keys[1], args[4])
+  redis.call('XADD', keys[3], '*', 'stream', args[1], 'tenant', f[4] or '', 'key', payer[1], 'user', payer[2],
+    'deployment_id', payer[3], 'deployment', f[5] or '', 'state', args[3], 'finish', args[5],
+    'prompt', int(prompt), 'cached', int(cached), 'completion', int(completion), 'cost', int(cost),
+    'admitted_ms', f[6] or '0', 'ended_ms', int(now))
   return 1
 end)

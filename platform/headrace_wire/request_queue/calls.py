@@ -9,8 +9,17 @@ from collections.abc import Sequence
 from redis.asyncio import Redis
 
 from headrace_wire import codec, redis_keys
+from headrace_wire.admission import AdmissionTerms
 from headrace_wire.functions import Call, Functions, Reply
-from headrace_wire.messages import Cancel, ControlMessage, Credit, GenerateRequest, StreamState
+from headrace_wire.messages import (
+    Cancel,
+    ControlMessage,
+    Credit,
+    FinishReason,
+    GenerateRequest,
+    StreamState,
+    Usage,
+)
 from headrace_wire.request_queue.replies import (
     Admission,
     CancelOutcome,
@@ -21,7 +30,7 @@ from headrace_wire.request_queue.replies import (
     Reaped,
     Renewal,
     StreamRecord,
-    Verdict,
+    admission,
     claimed_stream,
     taken_stream,
 )
@@ -57,12 +66,15 @@ class RequestQueue:
         queue_limit: int,
         queue_timeout_seconds: float,
         idempotency: Idempotency | None = None,
+        terms: AdmissionTerms | None = None,
     ) -> Call:
         """Return the admission call; `parse_admission` reads its answer."""
         keys = [
             redis_keys.stream_key(request.stream_id),
             redis_keys.queue_key(request.deployment),
             redis_keys.bell_key(request.deployment),
+            redis_keys.bucket_prefix(),
+            redis_keys.budget_prefix(),
         ]
         args: list[bytes | str | int] = [
             request.stream_id,
@@ -74,6 +86,7 @@ class RequestQueue:
             STREAM_MAX_SECONDS * 1000,
             request.log_ttl_seconds * 1000,
             request.window,
+            codec.encode(terms or AdmissionTerms(0, request.sampling.max_tokens)),
         ]
         if idempotency is not None:
             keys.append(redis_keys.idempotency_key(request.tenant_id, idempotency.key_digest))
@@ -84,12 +97,7 @@ class RequestQueue:
     @staticmethod
     def parse_admission(reply: Reply) -> Admission:
         """Read admission's answer."""
-        word, value = reply
-        verdict = Verdict(word.decode())
-        if verdict is Verdict.DUPLICATE:
-            stream_id, _, body = value.decode().partition(":")
-            return Admission(verdict, duplicate_of=stream_id, duplicate_body=body)
-        return Admission(verdict, int(value))
+        return admission(reply)
 
     async def cancel(
         self, stream_id: str, *, tenant_id: str, reason: str, incarnation: str
@@ -276,9 +284,26 @@ class RequestQueue:
         return GivenBack(reply.decode())
 
     async def settle(
-        self, stream_id: str, *, epoch: int, incarnation: str, state: StreamState, log_ttl_seconds: int
+        self,
+        stream_id: str,
+        *,
+        epoch: int,
+        incarnation: str,
+        state: StreamState,
+        log_ttl_seconds: int,
+        finish_reason: FinishReason = FinishReason.ERROR,
+        usage: Usage = Usage(),  # noqa: B008  # frozen
     ) -> bool:
-        """End a stream on its record, exactly once; False when it was not ours (any more)."""
-        keys = [redis_keys.stream_key(stream_id), redis_keys.assigned_key(incarnation)]
+        """End a stream on its record and book what it used, exactly once; False when it was not ours (any more)."""
+        keys = [
+            redis_keys.stream_key(stream_id),
+            redis_keys.assigned_key(incarnation),
+            redis_keys.usage_key(),
+            redis_keys.soft_limits_key(),
+        ]
         keep = (log_ttl_seconds + TOMBSTONE_SECONDS) * 1000
-        return bool(await self._functions.call("settle", keys, [stream_id, epoch, state.value, keep]))
+        args: list[bytes | str | int] = [
+            *(stream_id, epoch, state.value, keep, finish_reason.value),
+            *(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
+        ]
+        return bool(await self._functions.call("settle", keys, args))

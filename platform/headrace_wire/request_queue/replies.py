@@ -6,6 +6,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from headrace_wire import codec
+from headrace_wire.admission import RateLimit, Rates, Refusal, RefusalKind
 from headrace_wire.functions import Reply
 from headrace_wire.messages import GenerateRequest, StreamState
 
@@ -17,6 +18,8 @@ class Verdict(StrEnum):
     FULL = "full"
     KNOWN = "known"
     DUPLICATE = "duplicate"
+    REFUSED = "refused"
+    """A quota does not allow it."""
 
 
 class Idempotency(Struct, frozen=True):
@@ -36,6 +39,8 @@ class Admission(Struct, frozen=True):
     """Stream that the idempotency key started."""
     duplicate_body: str = ""
     """Digest of the body that it was started with."""
+    refusal: Refusal | None = None
+    rates: Rates = Rates()
 
 
 class Claimed(Struct, frozen=True):
@@ -124,6 +129,31 @@ class StreamRecord(Struct, frozen=True):
     credit: int = 0
     reason: str = ""
     """Why it is held or suspended."""
+
+
+def admission(reply: Reply) -> Admission:
+    """Read the answer of `admit`."""
+    word, *rest = reply
+    verdict = Verdict(word.decode())
+    if verdict is Verdict.DUPLICATE:
+        stream_id, _, body = rest[0].decode().partition(":")
+        return Admission(verdict, duplicate_of=stream_id, duplicate_body=body)
+    if verdict is Verdict.REFUSED:
+        kind, quota_id, retry_ms, rates = rest
+        retry = int(retry_ms)
+        refusal = Refusal(RefusalKind(kind.decode()), quota_id.decode(), retry / 1000 if retry >= 0 else -1)
+        return Admission(verdict, refusal=refusal, rates=_rates(rates))
+    if verdict is Verdict.QUEUED:
+        return Admission(verdict, int(rest[0]), rates=_rates(rest[1]))
+    return Admission(verdict, int(rest[0]) if rest else 0)
+
+
+def _rates(reply: Reply) -> Rates:
+    limits = [
+        RateLimit(limit, remaining, reset_ms / 1000) if limit >= 0 else None
+        for limit, remaining, reset_ms in (reply[:3], reply[3:])
+    ]
+    return Rates(*limits)
 
 
 def claimed_stream(row: Reply) -> Claimed:
