@@ -91,9 +91,9 @@ def workers_sync() -> int:
     if registrations.dead:
         redis_client().hdel(redis_keys.workers_key(), *registrations.dead)
     changed = {name: info.state.value for name, info in registrations.alive.items() if before.get(name) != info.state}
-    changed |= {name: state.value for name, state in gone.items()}
-    for incarnation, state in changed.items():
-        logger.info("worker_changed", incarnation=incarnation, state=state)
+    changed |= {name: past.value for name, past in gone.items()}
+    for incarnation, said in changed.items():
+        logger.info("worker_changed", incarnation=incarnation, state=said)
     if changed:
         ui_event_send(FLEET_GROUP, "worker.changed", {"workers": changed})
     return len(changed)

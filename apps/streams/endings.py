@@ -5,12 +5,16 @@ Order as everywhere: terminal entry in the log, settle, publish (DESIGN 3, Settl
 
 import structlog
 
-from headrace_wire.errors import EngineError, HeadraceError
+from headrace_wire.errors import EngineError, HeadraceError, ServerOverloadedError
 from headrace_wire.messages import Delta, Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
 from headrace_wire.request_queue import MAX_ATTEMPTS, GivenBack, RequestQueue, Taken
 from headrace_wire.token_log import Append, AppendResult, TokenLog
 
 log = structlog.get_logger(__name__)
+
+QUEUE_TIMEOUT = "queue_timeout"
+"""Cancel reason of a stream that nobody took, or went on with, in time."""
+_NOBODY_WENT_ON = "No worker went on with this stream in time; what was sent stands, the rest is missing."
 
 
 class Endings:
@@ -41,6 +45,8 @@ class Endings:
         if isinstance(tail, Ended):
             # The worker died between its terminal entry and the settlement.
             await self._settle_and_publish(tail, taken.epoch)
+        elif taken.cancel_reason == QUEUE_TIMEOUT:
+            await self.failed(taken.stream_id, epoch=taken.epoch, error=ServerOverloadedError(_NOBODY_WENT_ON))
         elif taken.cancel_reason:
             await self.cancelled(taken.stream_id, epoch=taken.epoch, prompt_tokens=prompt_tokens)
         elif await self._requeue(taken) is GivenBack.EXHAUSTED:

@@ -101,6 +101,15 @@ def suspended_key() -> str:
     return f"{CONTROL_TAG}:suspended"
 
 
+def requeued_key() -> str:
+    """Streams that were given back to their queue.
+
+    Owner: the Redis functions. ZSET stream id -> until when it may wait, Redis milliseconds; the reaper ends those that
+    still do, and takes all away.
+    """
+    return f"{CONTROL_TAG}:requeued"
+
+
 def control_prefix() -> str:
     """Common start of all control channels."""
     return f"{CONTROL_TAG}:ctl:"

@@ -19,6 +19,7 @@ _WITHOUT_TTL = {
     redis_keys.keys_used_key(),
     redis_keys.incarnations_key(),
     redis_keys.workers_key(),
+    redis_keys.requeued_key(),
 }
 """Tables of the whole installation; their entries are looked at below, or are swept by Celery (dead registrations)."""
 

@@ -24,7 +24,9 @@ async def gateway(redis_url: str) -> AsyncIterator[Gateway]:
     await gateway.stop()
 
 
-async def admit(gateway: Gateway, stream_id: str, *, deployment: str = "sim") -> None:
+async def admit(
+    gateway: Gateway, stream_id: str, *, deployment: str = "sim", queue_timeout_seconds: float = 60
+) -> None:
     """Open the log and admit a request, past rendering."""
     request = GenerateRequest(
         stream_id, "a" * 32, deployment, SamplingParams(max_tokens=8), "salt", prompt_ids=b"\1\0\0\0"
@@ -32,6 +34,6 @@ async def admit(gateway: Gateway, stream_id: str, *, deployment: str = "sim") ->
     await gateway.functions.call_many(
         [
             gateway.token_log.open_call(stream_id, readers=[gateway.incarnation]),
-            gateway.queue.admit_call(request, queue_limit=10, queue_timeout_seconds=60),
+            gateway.queue.admit_call(request, queue_limit=10, queue_timeout_seconds=queue_timeout_seconds),
         ]
     )

@@ -137,6 +137,32 @@ async def test_a_stream_that_nobody_takes_ends_at_its_deadline(gateway: Gateway)
     started.subscription.close()
 
 
+async def test_a_stream_that_nobody_goes_on_with_fails_at_its_deadline_and_stays_readable(gateway: Gateway) -> None:
+    stream_id, claimed_again, other = new_stream_id(), new_stream_id(), new_stream_id()
+    for admitted in (stream_id, claimed_again):
+        await admit(gateway, admitted, queue_timeout_seconds=0.3)
+    for claimed in await gateway.queue.claim(WORKER, deployment="sim", want=2):
+        await gateway.token_log.append([Append(Delta(claimed.stream_id, claimed.epoch, 1, 1, "wa"), [7])])
+        await gateway.queue.requeue(
+            claimed.stream_id, epoch=claimed.epoch, incarnation=WORKER, deployment="sim", max_attempts=MAX_ATTEMPTS
+        )
+    (in_time,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
+    assert in_time.stream_id == claimed_again
+    ended = await end_of(gateway, stream_id)
+    assert (ended.state, ended.seq, ended.usage.completion_tokens) == (StreamState.FAILED, 2, 1)
+    assert ended.error is not None
+    assert ended.error.code == "server_overloaded"
+    subscription, _ = await stream_attach(gateway=gateway, caller=caller(gateway), stream_id=stream_id, after=0)
+    assert [e.text for e in await subscription.next() if isinstance(e, Delta)] == ["wa"]
+    subscription.close()
+    record = await gateway.queue.record(in_time.stream_id)
+    assert record is not None
+    assert (record.state, record.epoch) == (StreamState.RUNNING, in_time.epoch)
+    # Nothing is left of it in the queue.
+    await admit(gateway, other)
+    assert [claimed.stream_id for claimed in await gateway.queue.claim(WORKER, deployment="sim", want=9)] == [other]
+
+
 async def test_a_full_queue_refuses_and_leaves_no_log(gateway: Gateway) -> None:
     await publish_snapshot(gateway.redis, snapshot(2, simulated("tight", queue_limit=1)))
     await gateway.config_reader.refresh()

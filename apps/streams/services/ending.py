@@ -2,6 +2,7 @@
 
 from redis.exceptions import RedisError
 
+from apps.streams.endings import QUEUE_TIMEOUT
 from apps.streams.gateway import Gateway
 from headrace_wire.errors import DependencyUnavailableError, ServerOverloadedError, StreamNotFoundError
 from headrace_wire.request_queue import CancelOutcome
@@ -39,7 +40,7 @@ async def stream_expire_in_queue(*, gateway: Gateway, tenant_id: str, stream_id:
         redis.exceptions.RedisError: Redis does not answer; call again.
     """
     outcome, epoch = await gateway.queue.cancel(
-        stream_id, tenant_id=tenant_id, reason="queue_timeout", incarnation=gateway.incarnation
+        stream_id, tenant_id=tenant_id, reason=QUEUE_TIMEOUT, incarnation=gateway.incarnation
     )
     if outcome is CancelOutcome.QUEUED:
         await gateway.endings.failed(

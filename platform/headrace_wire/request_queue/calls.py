@@ -122,6 +122,8 @@ class RequestQueue:
             redis_keys.assigned_prefix(),
             redis_keys.stream_prefix(),
             redis_keys.suspended_key(),
+            redis_keys.requeued_key(),
+            redis_keys.queue_prefix(),
         ]
         args: list[bytes | str | int] = [incarnation, limit, int(SUSPENDED_MAX_SECONDS * 1000)]
         dead, taken, settled = await self._functions.call("reap", keys, args)
