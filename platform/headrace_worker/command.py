@@ -13,6 +13,7 @@ from headrace_wire.api_key import redact
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from headrace_worker.config import InvalidEnvironmentError, WorkerConfig
 from headrace_worker.engine import Engine
+from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.engine_host import EngineFactory
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.process_guard import guard_spawned_children
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     guard_spawned_children()
 
     def create(deployment: DeploymentConfig) -> Engine:
-        return create_engine(_overridden(deployment, options.engine, options.model))
+        return create_engine(_overridden(deployment, options.engine, options.model), config.checkpoints)
 
     metrics = WorkerMetrics()
     try:
@@ -44,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def create_engine(deployment: DeploymentConfig) -> Engine:
+def create_engine(deployment: DeploymentConfig, checkpoints: CheckpointSettings | None = None) -> Engine:
     """Return the engine that a deployment asks for, not started."""
     if deployment.engine is EngineKind.SIMULATED:
         return SimulatedEngine(deployment)
     from headrace_worker.vllm_engine import VllmEngine  # noqa: PLC0415  ten seconds of imports, only where needed
 
-    return VllmEngine(deployment)
+    return VllmEngine(deployment, checkpoints=checkpoints)
 
 
 async def _run(config: WorkerConfig, create: EngineFactory, metrics: WorkerMetrics) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
+from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
+
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -40,6 +42,8 @@ class WorkerConfig:
     drain_seconds: float = 30.0
     """How long running streams may go on after SIGTERM."""
     hold_limits: HoldLimits = field(default_factory=HoldLimits)
+    checkpoints: CheckpointSettings | None = None
+    """None where no directory is named: nothing is saved."""
     restart_seconds: float = 1.0
     """Back-off before a dead engine is started again; doubles up to `restart_max_seconds`."""
     restart_max_seconds: float = 60.0
@@ -66,10 +70,33 @@ class WorkerConfig:
                 kv_share=_share(source, "HEADRACE_HELD_KV_SHARE", 0.5),
                 kv_share_per_tenant=_share(source, "HEADRACE_HELD_KV_SHARE_PER_TENANT", 0.25),
             ),
+            checkpoints=_checkpoints(source),
             restart_seconds=_seconds(source, "HEADRACE_ENGINE_RESTART_SECONDS", 1.0),
             metrics_port=_port(source, "HEADRACE_METRICS_PORT"),
             log_level=_log_level(source),
         )
+
+
+def _checkpoints(source: Mapping[str, str]) -> CheckpointSettings | None:
+    directory = source.get("HEADRACE_CHECKPOINT_DIR", "").strip()
+    if not directory:
+        return None
+    if not Path(directory).is_absolute():
+        raise InvalidEnvironmentError("HEADRACE_CHECKPOINT_DIR", "must be an absolute path.")
+    return CheckpointSettings(
+        directory=directory,
+        mib_per_tenant=_count(source, "HEADRACE_CHECKPOINT_MIB_PER_TENANT", 1024),
+        every_tokens=_count(source, "HEADRACE_CHECKPOINT_TOKENS", 256),
+        every_seconds=_seconds(source, "HEADRACE_CHECKPOINT_SECONDS", 10.0),
+        min_tokens=_count(source, "HEADRACE_CHECKPOINT_MIN_TOKENS", 512),
+    )
+
+
+def _count(source: Mapping[str, str], name: str, default: int) -> int:
+    text = source.get(name, "").strip() or str(default)
+    if not text.isdecimal() or not 1 <= int(text) <= 1 << 30:
+        raise InvalidEnvironmentError(name, "must be a whole number from 1 to 1073741824.")
+    return int(text)
 
 
 def _redis_url(source: Mapping[str, str]) -> str:

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 from tokenizers import Tokenizer
 
 from headrace_wire.continuation import EXACT_ENGINE, EngineTraits
 from headrace_wire.fleet import ModelAssets
 from headrace_wire.messages import ChatTurn, FinishReason, SamplingParams
+from headrace_worker.engine_core.checkpoints.counts import CheckpointCounts
 
 
 class EngineRequest(Struct, frozen=True):
@@ -30,6 +31,9 @@ class EngineRequest(Struct, frozen=True):
     """Position up to which it may generate; 0 for no limit. See `Engine.credit`."""
     ahead: bool = False
     """Goes before everything that has not been served yet."""
+    tenant_id: str = ""
+    stream_id: str = ""
+    """Whose KV checkpoint it has; empty for none."""
 
 
 class EngineOutput(Struct, array_like=True, gc=False):
@@ -62,6 +66,7 @@ class EngineStats(Struct, frozen=True, array_like=True):
     kv_cache_usage: float = 0.0
     held: Sequence[HeldRequest] = ()
     """The longest-held first: those to suspend where there are too many."""
+    checkpoints: CheckpointCounts = field(default_factory=CheckpointCounts)
 
     @property
     def num_requests_held(self) -> int:
@@ -157,6 +162,13 @@ class Engine(Protocol):
 
     def limit(self, max_running: int) -> None:
         """Set how many requests run at once, at most the engine's `max_num_seqs`; those over it wait."""
+        ...
+
+    async def checkpoint(self, request_ids: Sequence[str]) -> None:
+        """Save what was computed for requests that somebody else will go on with, where the engine keeps checkpoints.
+
+        Returns when it is written, cannot be, or takes too long. Never raises; unknown ids are fine.
+        """
         ...
 
     async def abort(self, request_ids: Sequence[str]) -> None:

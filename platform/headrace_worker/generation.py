@@ -159,6 +159,11 @@ class Generation:
         return self._recalled > 0
 
     @property
+    def context_tokens(self) -> int:
+        """What the engine has computed for it: the prompt, and the answer so far."""
+        return self._prompt_tokens + self.seq
+
+    @property
     def may_continue(self) -> bool:
         """Whether another engine may go on where it is."""
         return not self.seq or self.may_move

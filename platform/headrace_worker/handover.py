@@ -30,13 +30,18 @@ class Handover:
         queue: RequestQueue,
         metrics: WorkerMetrics,
         *,
+        save: Callable[[Sequence[Generation]], Awaitable[None]],
         stop: Callable[[Sequence[Generation]], Awaitable[None]],
         forget: Callable[[Generation], None],
     ) -> None:
-        """`stop` takes streams from the engine; `forget` is told of each that is gone, or has ended instead."""
+        """`save` has the engine keep what it has computed for streams, which may end meanwhile.
+
+        `stop` takes streams from the engine; `forget` is told of each that is gone, or has ended instead.
+        """
         self._publisher = publisher
         self._queue = queue
         self._metrics = metrics
+        self._save = save
         self._stop = stop
         self._forget = forget
 
@@ -44,6 +49,7 @@ class Handover:
         """Give up a held stream until it gets more credit than it has."""
         if not generation.is_held or not self._begin([generation]):
             return
+        await self._save([generation])
         await self._withdraw([generation])
         outcome = await until_answered(
             lambda: self._queue.suspend(
@@ -59,13 +65,22 @@ class Handover:
         self._conclude(generation, outcome, None)
 
     async def requeue(
-        self, generations: Sequence[Generation], error: StreamError, *, blamed: Sequence[Generation] = ()
+        self,
+        generations: Sequence[Generation],
+        error: StreamError,
+        *,
+        blamed: Sequence[Generation] = (),
+        saving: bool = False,
     ) -> None:
         """Give streams to whoever claims them next, in this order; those that cannot be continued end with `error`.
 
-        For the `blamed` ones this was one of their attempts, and whose are used up end with `error` too.
+        For the `blamed` ones this was one of their attempts, and whose are used up end with `error` too. With `saving`,
+        what the engine has computed is kept first.
         """
         leaving = self._begin(generations)
+        if saving:
+            await self._save(leaving)
+            leaving = [generation for generation in leaving if generation.ended is None]
         await self._withdraw(leaving)
         for generation in reversed(leaving):  # each goes to the head: the first one last
             if not generation.may_continue:

@@ -7,6 +7,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from headrace_wire.messages import Ended
 from headrace_wire.request_queue import Claimed
 from headrace_wire.timing import TPOT_BUCKETS_SECONDS, TTFT_BUCKETS_SECONDS, tpot_seconds
+from headrace_worker.checkpoint_metrics import CheckpointMetrics
 from headrace_worker.engine import EngineStats
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class WorkerMetrics:
             registry=registry,
         )
 
+        self._checkpoints = CheckpointMetrics(registry)
+
     def claimed(self, claimed: Claimed) -> None:
         """Count a claim."""
         self._claims.inc()
@@ -98,6 +101,7 @@ class WorkerMetrics:
         self._live.set(live)
         self._held.set(stats.num_requests_held)
         self._spilled.set(stats.num_requests_spilled)
+        self._checkpoints.take(stats.checkpoints)
 
     def engine_started(self, outcome: str) -> None:
         """Count an attempt to start the engine; `outcome` is `ready`, `refused` or `failed`."""

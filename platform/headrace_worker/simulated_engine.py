@@ -102,6 +102,9 @@ class SimulatedEngine:
         if self._backend is not None and not self._death.is_set():
             self._backend.limit(max_running)
 
+    async def checkpoint(self, request_ids: Sequence[str]) -> None:
+        """Do nothing: what is computed here is not worth a file."""
+
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Stop requests."""
         if self._backend is not None and not self._death.is_set():

@@ -127,6 +127,8 @@ class Starter:
                 generated_ids,
                 credit=credit,
                 ahead=generation.claimed.had_owner,
+                tenant_id=request.tenant_id,
+                stream_id=request.stream_id,
             )
         )
         generation.was_submitted = True

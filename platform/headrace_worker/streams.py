@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from redis.exceptions import RedisError
 
+from headrace_wire.checkpoint_folders import discard_stream
 from headrace_wire.continuation import EXACT_ENGINE
 from headrace_wire.functions import Functions
 from headrace_wire.messages import StreamError, StreamState
@@ -15,6 +16,7 @@ from headrace_wire.token_log import Append, TokenLog
 from headrace_worker.config import HoldLimits
 from headrace_worker.deadlines import Deadlines
 from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineOutput, EngineStats, RequestRefusedError
+from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.generation import Generation
 from headrace_worker.handover import Handover
 from headrace_worker.holding import SLOW_CONSUMER, Holds
@@ -47,6 +49,7 @@ class Streams:
         metrics: WorkerMetrics,
         *,
         limits: HoldLimits,
+        checkpoints: CheckpointSettings | None = None,
     ) -> None:
         self.publisher = Publisher(redis_url, functions, token_log, queue, on_drop=self._dropped)
         self._queue = queue
@@ -56,7 +59,10 @@ class Streams:
         """Those that the engine has, by its name for them."""
         self._starter = Starter(token_log, self.publisher)
         self._holds = Holds(limits, show=self._show, suspend=self._suspend)
-        self._handover = Handover(self.publisher, queue, metrics, stop=self._withdraw, forget=self._retire)
+        self._handover = Handover(
+            self.publisher, queue, metrics, save=self._save, stop=self._withdraw, forget=self._retire
+        )
+        self._checkpoints = checkpoints
         self._tasks = asyncio.TaskGroup()
         self._deadlines = Deadlines(self._waiting_for_tokens, self._end_stalled)
         self.batch_max: int | None = None
@@ -214,10 +220,16 @@ class Streams:
 
     async def hand_over(self) -> None:
         """Give every stream back, to be continued by another worker."""
-        await self._handover.requeue(list(self._live.values()), DRAINED)
+        await self._handover.requeue(list(self._live.values()), DRAINED, saving=True)
 
     def _suspend(self, generation: Generation, reason: str) -> None:
         self._tasks.create_task(self._handover.suspend(generation, reason))
+
+    async def _save(self, generations: Sequence[Generation]) -> None:
+        """Have the engine keep what it has computed for streams that somebody else goes on with."""
+        engine = self._starter.engine
+        if engine is not None:
+            await engine.checkpoint([generation.request_id for generation in generations if generation.was_submitted])
 
     async def _withdraw(self, generations: Sequence[Generation]) -> None:
         """Take streams from the engine; what it still says of them is not heard any more."""
@@ -314,6 +326,14 @@ class Streams:
             return
         if self._forget(generation) and generation.ended is not None:
             self._metrics.ended(generation.ended, new_tokens=generation.new_tokens)
+            self._discard_checkpoint(generation)
+
+    def _discard_checkpoint(self, generation: Generation) -> None:
+        """Nobody goes on with this stream."""
+        settings, request = self._checkpoints, generation.request
+        if settings is not None and (generation.context_tokens >= settings.min_tokens or generation.is_continued):
+            discard = asyncio.to_thread(discard_stream, settings.root, request.tenant_id, request.stream_id)
+            self._tasks.create_task(discard)
 
     def _forget(self, generation: Generation) -> bool:
         self._requests.pop(generation.request_id, None)

@@ -6,7 +6,8 @@ from typing import Any
 from headrace_wire.messages import SamplingParams, StructuredOutput
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.engine import EngineRequest
-from headrace_worker.engine_core.request_fields import CREDIT, GENERATED, SEED, TOP_K, TOP_P
+from headrace_worker.engine_core.checkpoints.settings import CHECKPOINT_SETTINGS, CheckpointSettings
+from headrace_worker.engine_core.request_fields import CHECKPOINT, CREDIT, GENERATED, SEED, TOP_K, TOP_P
 
 CPU_BLOCK_SIZE = 32
 """The smallest that vLLM's CPU attention takes: a prefix hit is worth whole blocks."""
@@ -15,7 +16,9 @@ UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """As a class path, because vLLM rewrites the name `uni` to `mp` on CPU: one process and ~570 MB less."""
 
 
-def engine_arguments(deployment: DeploymentConfig, *, on_cpu: bool) -> dict[str, Any]:
+def engine_arguments(
+    deployment: DeploymentConfig, *, on_cpu: bool, checkpoints: CheckpointSettings | None = None
+) -> dict[str, Any]:
     """Return `AsyncEngineArgs` for a deployment: our defaults, its own arguments, then what is not for it to say."""
     defaults: dict[str, Any] = {
         "max_num_seqs": deployment.max_num_seqs,
@@ -38,9 +41,22 @@ def engine_arguments(deployment: DeploymentConfig, *, on_cpu: bool) -> dict[str,
         "enable_log_requests": False,
         "disable_log_stats": False,
     }
+    if checkpoints is not None:
+        fixed["kv_transfer_config"] = kv_transfer_arguments(checkpoints)
     if on_cpu:
         fixed["distributed_executor_backend"] = UNIPROC_EXECUTOR
     return defaults | deployment.engine_args | fixed
+
+
+def kv_transfer_arguments(checkpoints: CheckpointSettings) -> dict[str, Any]:
+    """Return vLLM `KVTransferConfig` for our connector: what it cannot load is computed."""
+    return {
+        "kv_connector": "CheckpointConnector",
+        "kv_connector_module_path": "headrace_worker.engine_core.checkpoints.connector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {CHECKPOINT_SETTINGS: checkpoints.to_plain()},
+    }
 
 
 def sampling_arguments(request: EngineRequest, *, own_sampler: bool = False) -> dict[str, Any]:
@@ -64,6 +80,8 @@ def sampling_arguments(request: EngineRequest, *, own_sampler: bool = False) -> 
         "detokenize": False,
         "extra_args": {CREDIT: request.credit, GENERATED: generated},
     }
+    if request.stream_id:
+        arguments["extra_args"][CHECKPOINT] = [request.tenant_id, request.stream_id, request.ahead]
     if sampling.temperature > 0 and own_sampler:
         arguments["extra_args"] |= {SEED: sampling.seed, TOP_K: sampling.top_k, TOP_P: sampling.top_p}
     elif sampling.temperature > 0:

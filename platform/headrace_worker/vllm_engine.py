@@ -30,6 +30,8 @@ from headrace_worker.engine import (
     HeldRequest,
     RequestRefusedError,
 )
+from headrace_worker.engine_core.checkpoints.counts import CheckpointCounts
+from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.registration import model_assets
 from headrace_worker.vllm_arguments import (
     engine_arguments,
@@ -47,6 +49,9 @@ ANSWER_SECONDS = 60.0
 
 ABORT_SECONDS = 1.0
 """How long an abort waits for EngineCore's word; a longer step ends in its own time."""
+
+CHECKPOINT_SECONDS = 2.0
+"""How long streams that leave wait until they are saved; what is not written by then is computed again."""
 
 AHEAD = -1
 """vLLM's priority of what was served before; everything else has 0, and lower goes first."""
@@ -69,8 +74,9 @@ class VllmEngine:
     engine: EngineCore's parent-death signal follows the thread that started it.
     """
 
-    def __init__(self, deployment: DeploymentConfig) -> None:
+    def __init__(self, deployment: DeploymentConfig, *, checkpoints: CheckpointSettings | None = None) -> None:
         self._deployment = deployment
+        self._checkpoints = checkpoints
         self._control = ControlLink(self._carry)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
         self._llm: Any = None
@@ -137,11 +143,14 @@ class VllmEngine:
             raise _start_failure(report, error) from error
 
     def _config(self) -> Any:  # noqa: ANN401  vLLM is untyped
+        from vllm.config import KVTransferConfig  # noqa: PLC0415
         from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
         from vllm.platforms import current_platform  # noqa: PLC0415
 
-        arguments = engine_arguments(self._deployment, on_cpu=current_platform.is_cpu())
+        arguments = engine_arguments(self._deployment, on_cpu=current_platform.is_cpu(), checkpoints=self._checkpoints)
         try:
+            if "kv_transfer_config" in arguments:
+                arguments["kv_transfer_config"] = KVTransferConfig(**arguments["kv_transfer_config"])
             return AsyncEngineArgs(**arguments).create_engine_config()
         except (ValueError, TypeError, NotImplementedError) as error:
             raise EngineRefusedError(_message(error)) from error
@@ -283,6 +292,18 @@ class VllmEngine:
         """Set how many requests run at once."""
         self._control.limit(max_running)
 
+    async def checkpoint(self, request_ids: Sequence[str]) -> None:
+        """Have requests saved, for `CHECKPOINT_SECONDS` at most."""
+        if self._checkpoints is None or self._death.done() or not request_ids:
+            return
+        core = self._llm.engine_core
+        call = asyncio.ensure_future(core.call_utility_async("headrace_checkpoint", list(request_ids)))
+        await asyncio.wait({call, self._death}, timeout=CHECKPOINT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not call.done():
+            call.cancel()
+        elif (error := call.exception()) is not None:
+            log.warning("no checkpoint: %s", error)
+
     async def abort(self, request_ids: Sequence[str]) -> None:
         """Abort requests, and wait until EngineCore has done so."""
         self._live.difference_update(request_ids)
@@ -301,8 +322,9 @@ class VllmEngine:
         answer = await self._ask("stats", seconds=ANSWER_SECONDS)
         if answer is None:
             raise EngineDeadError(f"the engine did not answer within {ANSWER_SECONDS:.0f} s")
-        running, waiting, usage, held = answer
-        return EngineStats(running, waiting, usage, [HeldRequest(*request) for request in held])
+        running, waiting, usage, held, checkpoints = answer
+        counts = CheckpointCounts(**checkpoints)
+        return EngineStats(running, waiting, usage, [HeldRequest(*request) for request in held], counts)
 
     async def _ask(self, operation: str, *, seconds: float) -> Any:  # noqa: ANN401  as the operation says
         """Call an operation of our scheduler; None when it did not answer in time."""

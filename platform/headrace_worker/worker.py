@@ -47,6 +47,7 @@ class Worker:
             queue,
             self._metrics,
             limits=config.hold_limits,
+            checkpoints=config.checkpoints,
         )
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
         self._lease = Lease(self._redis, queue, self._streams, config, self._describe)

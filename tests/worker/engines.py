@@ -16,6 +16,7 @@ from headrace_wire.messages import FinishReason, SamplingParams
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from headrace_worker.command import create_engine
 from headrace_worker.engine import Engine, EngineInfo, EngineOutput, EngineRequest, EngineStats
+from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.process_guard import guard_spawned_children
 from headrace_worker.vllm_engine import VllmEngine
 from tests.support.snapshots import simulated
@@ -43,6 +44,7 @@ class EngineBench:
     info: EngineInfo
     outputs: dict[str, list[int]] = field(default_factory=dict)
     ends: dict[str, FinishReason] = field(default_factory=dict)
+    cached_tokens: dict[str, int] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     """Request ids, one per output, as they came."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,6 +54,9 @@ class EngineBench:
         for output in outputs:
             self.outputs.setdefault(output.request_id, []).extend(output.token_ids)
             self.order.append(output.request_id)
+            self.cached_tokens[output.request_id] = max(
+                output.cached_tokens, self.cached_tokens.get(output.request_id, 0)
+            )
             if output.finish_reason is not None:
                 self.ends[output.request_id] = output.finish_reason
         self.changed.set()
@@ -63,6 +68,8 @@ class EngineBench:
         credit: int = 0,
         generated_ids: Sequence[int] = (),
         ahead: bool = False,
+        stream_id: str = "",
+        cache_salt: str = "salt",
         **sampling: Any,
     ) -> str:
         """Submit a greedy request (unless `sampling` says otherwise) and return its id."""
@@ -71,7 +78,17 @@ class EngineBench:
         self.outputs[request_id] = []
         params = SamplingParams(**fields)
         await self.engine.submit(
-            EngineRequest(request_id, prompt_ids, params, "salt", generated_ids, credit=credit, ahead=ahead)
+            EngineRequest(
+                request_id,
+                prompt_ids,
+                params,
+                cache_salt,
+                generated_ids,
+                credit=credit,
+                ahead=ahead,
+                tenant_id="tenant" if stream_id else "",
+                stream_id=stream_id,
+            )
         )
         return request_id
 
@@ -115,6 +132,13 @@ class EngineBench:
         )
 
 
+async def check_nothing_left(bench: EngineBench) -> None:
+    """Abort what still runs; then the engine holds no request and no block."""
+    await bench.engine.abort(sorted(bench.outputs.keys() - bench.ends.keys()))
+    stats = await bench.idle()
+    assert stats.kv_cache_usage == 0
+
+
 def engine_processes() -> list[psutil.Process]:
     """Return the processes that engines of this test process run in."""
     return [child for child in psutil.Process().children(recursive=True) if "EngineCore" in child.name()]
@@ -137,11 +161,16 @@ def contract_deployment(kind: str, tiny_model: Callable[[], Path]) -> Deployment
 
 
 @asynccontextmanager
-async def started(kind: str, deployment: DeploymentConfig) -> AsyncIterator[EngineBench]:
+async def started(
+    kind: str, deployment: DeploymentConfig, *, checkpoints: CheckpointSettings | None = None
+) -> AsyncIterator[EngineBench]:
     """Start an engine on this event loop, for the length of an `async with`."""
     spec = sys.modules["__main__"].__spec__
     guard_spawned_children()
-    engine = AsyncSchedulingEngine(deployment) if kind == "vllm-async" else create_engine(deployment)
+    if kind == "vllm-async":
+        engine: Engine = AsyncSchedulingEngine(deployment, checkpoints=checkpoints)
+    else:
+        engine = create_engine(deployment, checkpoints)
     placeholder = msgspec.UNSET
     bench = EngineBench(engine, placeholder)  # type: ignore[arg-type]  # known after the start
     try:

@@ -13,6 +13,7 @@ from tests.worker.engines import (
     KV_TOKENS,
     SLOTS,
     EngineBench,
+    check_nothing_left,
     contract_deployment,
     engine_processes,
     started,
@@ -39,9 +40,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[EngineBench]:
 async def nothing_left(bench: EngineBench) -> AsyncIterator[None]:
     """Every test leaves an engine that holds nothing: no request, no block."""
     yield
-    await bench.engine.abort(sorted(bench.outputs.keys() - bench.ends.keys()))
-    stats = await bench.idle()
-    assert stats.kv_cache_usage == 0
+    await check_nothing_left(bench)
 
 
 def prompt(number: int, length: int = 12) -> list[int]:

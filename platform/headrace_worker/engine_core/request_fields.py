@@ -9,6 +9,9 @@ GENERATED = "headrace_generated"
 SEED = "headrace_seed"
 """Draw tokens by `engine_core.sampler` under this seed."""
 
+CHECKPOINT = "headrace_checkpoint"
+"""[tenant id, stream id, whether somebody served it before]: whose KV checkpoint the request has."""
+
 TOP_K = "headrace_top_k"
 TOP_P = "headrace_top_p"
 """In place of vLLM's own, whose sort of the whole vocabulary the sampler does not need."""

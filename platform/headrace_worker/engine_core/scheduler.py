@@ -12,14 +12,18 @@ marked `engine` hold this to version 0.32. Positions count tokens of the whole a
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import Request, RequestStatus
 
+from headrace_worker.engine_core.checkpoints.connector import CheckpointConnector
+from headrace_worker.engine_core.checkpoints.counts import CheckpointCounts
 from headrace_worker.engine_core.request_fields import CREDIT, GENERATED
 
 if TYPE_CHECKING:
@@ -68,14 +72,27 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
             self._ready.appendleft(self.running.pop())
 
     def headrace_stats(self) -> list[Any]:
-        """Return [running, waiting, KV cache usage 0..1, held], held as [id, seconds, share of the KV cache] each.
+        """Return [running, waiting, KV cache usage 0..1, held, checkpoints].
 
-        Its answer also says that earlier aborts were carried out. A held request without KV cache is a spilled one.
+        Held is [id, seconds, share of the KV cache] each; one without KV cache is a spilled one. The answer also says
+        that earlier aborts were carried out. Asking is what has held streams saved that are due: no step does it.
         """
+        checkpoints = self._checkpoints
+        if checkpoints is not None:
+            checkpoints.look()
+        counts = checkpoints.counts if checkpoints is not None else CheckpointCounts()
         now = time.monotonic()
         held = [[self._submitted_id(rid), now - self._held_since[rid], self._kv_share(rid)] for rid in self._held]
         waiting = len(self.waiting) + len(self.kv_holding_waiting) + len(self._ready)
-        return [len(self.running), waiting, float(self.kv_cache_manager.usage), held]
+        return [len(self.running), waiting, float(self.kv_cache_manager.usage), held, msgspec.structs.asdict(counts)]
+
+    def headrace_checkpoint(self, submitted_ids: Sequence[str]) -> "Future[None]":
+        """Save what there is of requests; done when it is written, or cannot be."""
+        if self._checkpoints is not None:
+            return self._checkpoints.save_now([self._internal_ids.get(name, "") for name in submitted_ids])
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
     # ---- the scheduler's own interface
 
@@ -251,6 +268,12 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
         blocks: Sequence[Sequence[int]] = self.kv_cache_manager.get_block_ids(request_id)
         return sum(map(len, blocks)) / int(self.kv_cache_manager.block_pool.num_gpu_blocks)
 
+    @property
+    def _checkpoints(self) -> CheckpointConnector | None:
+        """Our KV connector, alone or among several."""
+        among = getattr(self.connector, "sub_connectors", [self.connector])
+        return next((connector for connector in among if isinstance(connector, CheckpointConnector)), None)
+
     @staticmethod
     def _submitted_id(request_id: str) -> str:
         return request_id.rpartition("-")[0]
@@ -276,4 +299,11 @@ def _control(self: Any, operations: list[list[Any]]) -> list[Any]:  # noqa: ANN4
     return [getattr(self.scheduler, f"headrace_{name}")(*arguments) for name, *arguments in operations]
 
 
+def _checkpoint(self: Any, submitted_ids: list[str]) -> "Future[None]":  # noqa: ANN401  EngineCore is untyped
+    """Answer when checkpoints of requests are written, or cannot be."""
+    future: Future[None] = self.scheduler.headrace_checkpoint(submitted_ids)
+    return future
+
+
 EngineCore.headrace_control = _control
+EngineCore.headrace_checkpoint = _checkpoint
