@@ -50,6 +50,13 @@ class ModelDeploymentAdmin(ServiceAdmin):
             },
         ),
         (_("Batching"), {"fields": ["max_num_seqs", ("batch_min", "batch_max"), "batch_dynamic"]}),
+        (
+            _("Prices"),
+            {
+                "fields": [("prompt_price", "cached_price", "completion_price")],
+                "description": _("Money per million tokens, for budgets and the usage ledger. Zero: free."),
+            },
+        ),
         (_("Access"), {"fields": ["is_restricted", "visible_tenants"]}),
         (
             _("Waiting and deadlines"),

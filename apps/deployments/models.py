@@ -16,6 +16,7 @@ from apps.tenants.models import Tenant
 _PAST_STATES = [WorkerState.ENDED, WorkerState.LOST]
 _LIVE_STATES = [state for state in WorkerState if state not in _PAST_STATES]
 _SECONDS = (MinValueValidator(1.0), MaxValueValidator(3600.0))
+_PRICE = (MinValueValidator(0),)
 
 
 class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Model):  # type: ignore[misc]
@@ -115,6 +116,29 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         validators=_SECONDS,
         help_text=_("Longest silence between two tokens."),
     )
+    prompt_price = models.DecimalField(
+        max_digits=12,
+        decimal_places=6,
+        default=0,
+        validators=_PRICE,
+        help_text=_("Money per million tokens of the prompt. A new price counts for requests admitted from then on."),
+    )
+    cached_price = models.DecimalField(
+        _("cached prompt price"),
+        max_digits=12,
+        decimal_places=6,
+        null=True,
+        blank=True,
+        validators=_PRICE,
+        help_text=_("Per million prompt tokens that came from the prefix cache. Empty: the prompt price."),
+    )
+    completion_price = models.DecimalField(
+        max_digits=12,
+        decimal_places=6,
+        default=0,
+        validators=_PRICE,
+        help_text=_("Per million tokens of the answer."),
+    )
     last_error = models.TextField(
         blank=True, editable=False, help_text=_("What a worker's engine said last when it could not start or broke.")
     )
@@ -143,6 +167,11 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
                 condition=Q(max_model_len__isnull=True) | Q(default_max_tokens__lt=F("max_model_len")),
                 name="deployment_default_answer_fits",
                 violation_error_message=_("The default length of an answer must be below the model's length."),
+            ),
+            models.CheckConstraint(
+                condition=Q(prompt_price__gte=0, completion_price__gte=0)
+                & (Q(cached_price__isnull=True) | Q(cached_price__gte=0)),
+                name="deployment_prices_not_negative",
             ),
         ]
 

@@ -3,6 +3,7 @@
 from django.db.models import Q, QuerySet
 
 from apps.deployments.models import ModelDeployment
+from apps.deployments.prices import to_micros
 from apps.tenants.models import Tenant
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 
@@ -47,6 +48,9 @@ def deployment_configs() -> list[DeploymentConfig]:
             quantization=row.quantization or None,
             default_max_tokens=row.default_max_tokens,
             visible_tenant_ids=frozenset(visible.get(row.id, ())) if row.is_restricted else None,
+            prompt_price=to_micros(row.prompt_price),
+            cached_price=to_micros(row.prompt_price if row.cached_price is None else row.cached_price),
+            completion_price=to_micros(row.completion_price),
             queue_limit=row.queue_limit,
             queue_timeout_seconds=row.queue_timeout_seconds,
             ttft_timeout_seconds=row.ttft_timeout_seconds,

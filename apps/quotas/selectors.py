@@ -2,10 +2,9 @@
 
 from decimal import Decimal
 
+from apps.deployments.prices import to_micros
 from apps.quotas.models import Quota
 from headrace_wire.snapshot import BudgetDuration, QuotaConfig, QuotaScope
-
-_MICROS = Decimal(1_000_000)
 
 
 def quota_configs() -> list[QuotaConfig]:
@@ -31,4 +30,4 @@ def quota_configs() -> list[QuotaConfig]:
 
 
 def _micros(amount: Decimal | None) -> int | None:
-    return None if amount is None else int(amount * _MICROS)
+    return None if amount is None else to_micros(amount)

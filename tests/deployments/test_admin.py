@@ -1,3 +1,4 @@
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -32,6 +33,8 @@ def deployment_form(**changes: Any) -> dict[str, Any]:
         "queue_timeout_seconds": "30",
         "ttft_timeout_seconds": "30",
         "inter_token_timeout_seconds": "10",
+        "prompt_price": "0.5",
+        "completion_price": "1.25",
     }
     return {**form, **changes}
 
@@ -58,6 +61,7 @@ def test_a_deployment_is_made_for_chosen_tenants(admin_client: Client, tenant: T
     assert answer.status_code == 302
     made = ModelDeployment.objects.get()
     assert (made.engine_args, list(made.visible_tenants.all())) == ({"block_size": 32}, [tenant])
+    assert (made.prompt_price, made.cached_price, made.completion_price) == (Decimal("0.5"), None, Decimal("1.25"))
     assert AuditEvent.all_tenants.filter(action=AuditAction.DEPLOYMENT_CREATED).count() == 1
 
 

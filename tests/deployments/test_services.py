@@ -1,3 +1,4 @@
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,6 +16,17 @@ from headrace_wire.snapshot import DeploymentConfig
 
 def test_snapshot_section(deployment: ModelDeployment) -> None:
     assert deployment_configs() == [DeploymentConfig(id=deployment.id.hex, name="tiny", model="models/tiny")]
+
+
+def test_prices_are_whole_millionths_in_the_snapshot(deployment: ModelDeployment) -> None:
+    deployment.prompt_price = Decimal("0.15")
+    deployment.completion_price = Decimal("0.000001")
+    services.deployment_update(deployment=deployment)
+    (config,) = deployment_configs()
+    assert (config.prompt_price, config.cached_price, config.completion_price) == (150_000, 150_000, 1)
+    deployment.cached_price = Decimal(0)
+    services.deployment_update(deployment=deployment)
+    assert deployment_configs()[0].cached_price == 0, "free is not the same as not set"
 
 
 def test_what_workers_know_it_by_stays(deployment: ModelDeployment) -> None:
@@ -77,6 +89,8 @@ def test_a_switched_off_one_is_not_listed(deployment: ModelDeployment, tenant: T
         {"ttft_timeout_seconds": 0.0},
         {"dtype": "int3"},
         {"model": ""},
+        {"prompt_price": Decimal(-1)},
+        {"completion_price": Decimal("0.0000001")},
     ],
 )
 def test_what_cannot_work_is_refused(db: None, values: dict[str, Any]) -> None:
@@ -94,6 +108,8 @@ def test_what_cannot_work_is_refused(db: None, values: dict[str, Any]) -> None:
         {"batch_max": 64},
         {"batch_min": 64},
         {"max_model_len": 100},
+        {"prompt_price": Decimal(-1)},
+        {"cached_price": Decimal(-1)},
     ],
 )
 def test_the_database_refuses_what_goes_around_the_services(
