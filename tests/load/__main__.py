@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
-from tests.load import simulated_case, vllm_case
+from headrace_launcher.demo_model import ensure_demo_model
+from tests.load import checkpoint_case, simulated_case, vllm_case
+from tests.load.checkpoint_case import CheckpointLoad
 from tests.load.placement import Placement, going_first, on_core
 from tests.load.report import machine, render_table, simulated_rows, write_json
 from tests.load.simulated_case import TRANSPORTS, SimulatedLoad
@@ -26,15 +28,18 @@ def main(arguments: Sequence[str]) -> int:
     placement = Placement.of_this_machine()
     content: dict[str, Any] = {"machine": machine()}
     tables = []
-    if options.only != "vllm":
+    if options.only in {None, "sim"}:
         load = SimulatedLoad(streams=options.streams, tokens_per_second=options.rate, seconds=options.seconds)
         busy = msgspec.structs.replace(load, tokens_per_second=options.busy_rate, seconds=options.seconds / 3)
         with going_first(wanted=options.first):
             for name, one in {"simulated": load, "simulated_busy": busy}.items():
                 tables.append(_simulated(name, one, placement, options.rounds, content))
-    if options.only != "sim":
+    if options.only in {None, "vllm"}:
         model = options.model or tiny_model_in(SupportEnvironment.read().cache_dir)
         tables.append(_vllm(VllmLoad(model, tuple(options.concurrency)), options.rounds, content))
+    if options.only in {None, "checkpoints"}:
+        model = options.model or ensure_demo_model(REPOSITORY_ROOT / "var" / "models", progress=_progress)
+        tables.append(_checkpoints(CheckpointLoad(model), options.rounds, content))
     path = write_json(options.output, content)
     _say("\n\n".join(["", *tables, f"All figures: {path}"]))
     return 0
@@ -61,7 +66,14 @@ def _vllm(load: VllmLoad, rounds: int, content: dict[str, Any]) -> str:
     return render_table(title, (*SYSTEMS, "ratio"), vllm_case.table_rows(load, measured))
 
 
-def _public(load: VllmLoad) -> dict[str, Any]:
+def _checkpoints(load: CheckpointLoad, rounds: int, content: dict[str, Any]) -> str:
+    measured = checkpoint_case.run_rounds(load, rounds=rounds, progress=_progress)
+    content["checkpoints"] = {"load": {**_public(load), "model": load.model.name}, "rounds": measured}
+    title = f"KV checkpoints: {load.context_tokens} tokens of context; median [range] of {rounds} rounds"
+    return render_table(title, (load.model.name,), checkpoint_case.table_rows(measured))
+
+
+def _public(load: VllmLoad | CheckpointLoad) -> dict[str, Any]:
     return {name: getattr(load, name) for name in load.__struct_fields__}
 
 
@@ -75,7 +87,7 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description="Measure Headrace on this machine.")
-    parser.add_argument("--only", choices=("sim", "vllm"), help="one case instead of both")
+    parser.add_argument("--only", choices=("sim", "vllm", "checkpoints"), help="one case instead of all")
     parser.add_argument("--rounds", type=int, default=3, help="how often each case is measured (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of a simulated round's steady part")
     parser.add_argument("--streams", type=int, default=32, help="simulated streams at a time (default: %(default)s)")
@@ -83,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--busy-rate", type=float, default=300.0, help="of a second, shorter run (default: %(default)s)"
     )
-    parser.add_argument("--model", type=Path, help="a model's folder for vLLM (default: the tests' tiny random Llama)")
+    parser.add_argument("--model", type=Path, help="a model's folder for vLLM (default: the tests' tiny one)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8], help="of vLLM's bench")
     parser.add_argument("--first", action="store_true", help="simulated engine: run before all others (root)")
     parser.add_argument("--output", type=Path, default=REPOSITORY_ROOT / "var" / "bench", help="folder of the JSON")
