@@ -20,6 +20,8 @@ _WITHOUT_TTL = {
     redis_keys.incarnations_key(),
     redis_keys.workers_key(),
     redis_keys.requeued_key(),
+    redis_keys.usage_key(),
+    redis_keys.soft_limits_key(),
 }
 """Tables of the whole installation; their entries are looked at below, or are swept by Celery (dead registrations)."""
 
