@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from headrace_worker.config import HoldLimits, InvalidEnvironmentError, WorkerConfig, prepare_vllm_environment
+from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 
 
 def test_defaults() -> None:
@@ -21,6 +22,11 @@ def test_everything_set() -> None:
             "HEADRACE_HOLD_SECONDS": "3",
             "HEADRACE_HELD_KV_SHARE": "0.75",
             "HEADRACE_HELD_KV_SHARE_PER_TENANT": "0",
+            "HEADRACE_CHECKPOINT_DIR": "/srv/kv",
+            "HEADRACE_CHECKPOINT_MIB_PER_TENANT": "64",
+            "HEADRACE_CHECKPOINT_TOKENS": "128",
+            "HEADRACE_CHECKPOINT_SECONDS": "3.5",
+            "HEADRACE_CHECKPOINT_MIN_TOKENS": "200",
             "HEADRACE_ENGINE_RESTART_SECONDS": "2",
             "HEADRACE_METRICS_PORT": "9100",
             "HEADRACE_LOG_LEVEL": "DEBUG",
@@ -33,6 +39,9 @@ def test_everything_set() -> None:
         renew_seconds=0.1,
         drain_seconds=7,
         hold_limits=HoldLimits(hold_seconds=3, kv_share=0.75, kv_share_per_tenant=0),
+        checkpoints=CheckpointSettings(
+            directory="/srv/kv", mib_per_tenant=64, every_tokens=128, every_seconds=3.5, min_tokens=200
+        ),
         restart_seconds=2,
         metrics_port=9100,
         log_level="DEBUG",

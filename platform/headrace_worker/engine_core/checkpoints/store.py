@@ -191,7 +191,8 @@ class CheckpointStore:
             except RefusedError as refusal:
                 refusals.append(refusal.reason)
                 continue
-            segments.append((str(path), header.first, header.first + _agreement(header, hashes)))
+            if agreement := _agreement(header, hashes):
+                segments.append((str(path), header.first, header.first + agreement))
         return Found(tuple(segments), tuple(refusals))
 
     def load(self, hashes: Sequence[bytes], pieces: Sequence[Piece], blocks: Sequence[BlockViews]) -> int:
