@@ -106,17 +106,17 @@ class _Sweep:
         for key in keys:
             if owner := _after(key, redis_keys.assigned_prefix()):
                 await self._expire_owner(owner)
-            elif deployment := _after(key, redis_keys.queue_prefix()) or _after(key, redis_keys.bell_prefix()):
+            elif deployment := _after(key, redis_keys.waiting_prefix()) or _after(key, redis_keys.bell_prefix()):
                 self.queued_for.add(deployment)
         await self._look_at_ttls([key for key in keys if key.startswith(_LIMITED)])
 
     async def end_deployment(self, deployment: str) -> None:
         """Ends what waits for a deployment that does not exist any more."""
-        queue = redis_keys.queue_key(deployment)
-        waiting: Reply = await self._redis.lrange(queue, 0, -1)
+        everywhere = redis_keys.waiting_key(deployment)
+        waiting: Reply = await self._redis.smembers(everywhere)
         for raw in waiting:
             await self._end(raw.decode())
-            await self._redis.lrem(queue, 1, raw)  # where there was no record of it
+            await self._redis.srem(everywhere, raw)  # where there was no record of it
         self.freed.queues += bool(waiting) + await self._delete(redis_keys.bell_key(deployment))
 
     async def finish(self) -> None:

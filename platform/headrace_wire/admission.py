@@ -50,6 +50,10 @@ class AdmissionTerms(Struct, frozen=True, array_like=True):
     prices: Prices = Prices()
     payer: Payer = Payer()
     quotas: tuple[QuotaTerms, ...] = ()
+    band: int = 1
+    """Priority in the fair queue, 0 (first) to 3."""
+    weight: float = 1.0
+    """The tenant's share in its band, beside other tenants' weights."""
 
 
 class RefusalKind(StrEnum):

@@ -61,8 +61,63 @@ def queue_prefix() -> str:
 
 
 def queue_key(deployment: str) -> str:
-    """Waiting streams of a deployment. Owner: the Redis functions. LIST of stream ids, head is next, no TTL."""
+    """Waiting streams of a deployment that were served before.
+
+    Owner: the Redis functions. LIST of ids, head is next.
+    """
     return queue_prefix() + deployment
+
+
+# The fair queue. Its other keys are made by `lua/_fair_queue.lua` from the queue's; here is what each is.
+
+
+def waiting_prefix() -> str:
+    """Common start of the sets of those who wait."""
+    return f"{CONTROL_TAG}:waiting:"
+
+
+def waiting_key(deployment: str) -> str:
+    """Ids of all streams that wait for a deployment, wherever they stand. Owner: the Redis functions. SET."""
+    return waiting_prefix() + deployment
+
+
+def lane_key(band: int, tenant_id: str, deployment: str) -> str:
+    """A tenant's new streams, in order. Owner: the Redis functions. LIST of stream ids."""
+    return f"{CONTROL_TAG}:lane:{band}:{tenant_id}:{deployment}"
+
+
+def band_key(band: int, deployment: str) -> str:
+    """Tenants that have streams in their lanes. Owner: the Redis functions. ZSET tenant id -> its counter."""
+    return f"{CONTROL_TAG}:band:{band}:{deployment}"
+
+
+def served_key(band: int, deployment: str) -> str:
+    """What tenants were served. Owner: the Redis functions.
+
+    HASH `c:<tenant>` (counter: prompt tokens + 2 x generated ones, over the weight), `in:` and `out:<tenant>` (numbers
+    of the lane's last and first stream), `last` (tenant whose lane ran empty last), `mean` (what a stream costs). TTL a
+    day.
+    """
+    return f"{CONTROL_TAG}:served:{band}:{deployment}"
+
+
+def pace_key(deployment: str) -> str:
+    """How fast waiting streams are claimed. Owner: the Redis functions.
+
+    HASH `mean` and `square` (of the time between claims while streams wait, ms), `samples`, `last`, `busy`, `turn`.
+    TTL a day.
+    """
+    return f"{CONTROL_TAG}:pace:{deployment}"
+
+
+def slots_key(quota_id: str) -> str:
+    """Streams that run under a quota of parallel requests. Owner: the Redis functions. SET of stream ids."""
+    return f"{CONTROL_TAG}:slots:{quota_id}"
+
+
+def parked_key(quota_id: str) -> str:
+    """Streams that wait for a slot of a quota. Owner: the Redis functions. LIST of stream ids, head is next."""
+    return f"{CONTROL_TAG}:parked:{quota_id}"
 
 
 def bell_prefix() -> str:
@@ -101,13 +156,13 @@ def suspended_key() -> str:
     return f"{CONTROL_TAG}:suspended"
 
 
-def requeued_key() -> str:
-    """Streams that were given back to their queue.
+def deadlines_key() -> str:
+    """Streams that wait to be claimed.
 
     Owner: the Redis functions. ZSET stream id -> until when it may wait, Redis milliseconds; the reaper ends those that
-    still do, and takes all away.
+    still do.
     """
-    return f"{CONTROL_TAG}:requeued"
+    return f"{CONTROL_TAG}:deadlines"
 
 
 def control_prefix() -> str:

@@ -95,7 +95,7 @@ class Lease:
             owned=owned,
             channels=[redis_keys.control_key(self.incarnation)],
         )
-        self._streams.publisher.lose([stream for stream in owned if stream[0] in renewal.lost])
+        self._streams.publisher.lose([(stream, epoch) for stream, epoch, _ in owned if stream in renewal.lost])
         if renewal.cancelled:
             self._streams.cancel(renewal.cancelled)
         held = self._streams.held_streams()

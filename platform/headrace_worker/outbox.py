@@ -57,6 +57,12 @@ class Outbox:
         return last if isinstance(last, Ended) else None
 
     @property
+    def logged(self) -> int:
+        """How many tokens of the answer are in the log."""
+        last = self.kept[-1].entry if self.kept else None
+        return last.seq - isinstance(last, Ended) if last is not None else 0
+
+    @property
     def has_work(self) -> bool:
         """Whether something is to be sent."""
         return bool(self.again or self.waiting)

@@ -90,9 +90,9 @@ class Publisher:
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self.flush)
 
-    def owned(self) -> list[tuple[str, int]]:
-        """Return (stream id, epoch) of everything that is worked on."""
-        return [(outbox.stream_id, outbox.epoch) for outbox in self._outboxes.values()]
+    def owned(self) -> list[tuple[str, int, int]]:
+        """Return (stream id, epoch, tokens logged) of everything that is worked on."""
+        return [(outbox.stream_id, outbox.epoch, outbox.logged) for outbox in self._outboxes.values()]
 
     def lose(self, streams: Iterable[tuple[str, int]]) -> None:
         """Forget streams (id, epoch) that belong to somebody else now; nothing more is written to them."""

@@ -210,7 +210,7 @@ class Streams:
 
     def abandon_all(self) -> None:
         """Drop every live stream without a word: this incarnation may not write any more."""
-        self.publisher.lose(self.publisher.owned())
+        self.publisher.lose([(stream_id, epoch) for stream_id, epoch, _ in self.publisher.owned()])
 
     # ---- out, before their end
 

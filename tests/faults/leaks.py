@@ -19,7 +19,7 @@ _WITHOUT_TTL = {
     redis_keys.keys_used_key(),
     redis_keys.incarnations_key(),
     redis_keys.workers_key(),
-    redis_keys.requeued_key(),
+    redis_keys.deadlines_key(),
     redis_keys.usage_key(),
     redis_keys.soft_limits_key(),
 }

@@ -95,14 +95,14 @@ async def test_who_waits_for_a_deleted_deployment_is_told(gateway: Gateway) -> N
     assert ended.error.code == "model_not_found"
     assert await state_of(gateway, stream_id) is StreamState.FAILED
     assert await state_of(gateway, other) is StreamState.QUEUED
-    for key in (redis_keys.queue_key("gone"), redis_keys.bell_key("gone")):
+    for key in (redis_keys.waiting_key("gone"), redis_keys.bell_key("gone")):
         assert not await gateway.redis.exists(key)
 
 
 async def test_a_queue_entry_without_a_record_goes(gateway: Gateway) -> None:
-    await gateway.redis.rpush(redis_keys.queue_key("gone"), new_stream_id())
+    await gateway.redis.sadd(redis_keys.waiting_key("gone"), new_stream_id())
     assert (await sweep(gateway, "sim")).streams_ended == 0
-    assert not await gateway.redis.exists(redis_keys.queue_key("gone"))
+    assert not await gateway.redis.exists(redis_keys.waiting_key("gone"))
 
 
 async def test_channels_of_the_dead_go_and_those_of_the_living_stay(gateway: Gateway) -> None:
@@ -139,5 +139,5 @@ async def test_work_in_progress_is_left_alone(gateway: Gateway) -> None:
     assert await sweep(gateway, "sim") == Freed()
     assert await state_of(gateway, running) is StreamState.RUNNING
     assert await state_of(gateway, waiting) is StreamState.QUEUED
-    renewal = await gateway.queue.renew(WORKER, lease_seconds=60, owned=[(running, claimed.epoch)], channels=[])
+    renewal = await gateway.queue.renew(WORKER, lease_seconds=60, owned=[(running, claimed.epoch, 0)], channels=[])
     assert not renewal.lost

@@ -298,10 +298,11 @@ class AdmissionMachine(RuleBasedStateMachine):
         prompt, completion = (one.prompt, round(one.most * share)) if ran else (0, 0)
         # Owned by whoever cancels it: the way of streams that nobody served.
         keys = [redis_keys.stream_key(stream_id), redis_keys.queue_prefix(), redis_keys.control_prefix()]
-        keys += [redis_keys.assigned_key(WORKER), redis_keys.suspended_key()]
+        keys += [redis_keys.assigned_key(WORKER), redis_keys.suspended_key(), redis_keys.stream_prefix()]
         _, epoch = self.call("cancel", keys, [stream_id, "t", "test", WORKER, b""])
         keys = [redis_keys.stream_key(stream_id), redis_keys.assigned_key(WORKER)]
         keys += [redis_keys.usage_key(), redis_keys.soft_limits_key()]
+        keys += [redis_keys.queue_prefix(), redis_keys.stream_prefix()]
         args = [stream_id, epoch, "finished", 1000, "stop", prompt, 0, completion]
         assert self.call("settle", keys, args) == 1
         assert self.call("settle", keys, args) == 0
@@ -351,4 +352,4 @@ def test_admission_agrees_with_the_model(plain_redis: Redis) -> None:
 
 def test_terms_are_the_arrays_that_lua_reads() -> None:
     terms = AdmissionTerms(1, 2, PRICES, Payer("k", "u", "d"), (quota(rpm_limit=3),))
-    assert codec.encode(terms)[0] == 0x95, "an array of five"
+    assert codec.encode(terms)[0] == 0x97, "an array of seven"

@@ -34,7 +34,7 @@ async def test_an_unknown_library_is_loaded(functions: LinkedFunctions) -> None:
 
 async def test_several_calls_answer_in_order(functions: LinkedFunctions) -> None:
     await enlist(functions, "worker-1")
-    claim = ("claim", ["queue", KEYS[0], "assigned", "record:"])
+    claim = ("claim", ["x:queue:m", KEYS[0], "assigned", "record:"])
     replies = await functions.call_many([(*claim, ["worker-1", 1]), (*claim, ["nobody", 1])])
     assert replies == [[], b"lost"]
 

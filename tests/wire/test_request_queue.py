@@ -43,7 +43,7 @@ async def test_full_queue_refuses_and_changes_nothing(wire: Wire) -> None:
     await wire.admit(new_stream_id(), queue_limit=1)
     refused = new_stream_id()
     assert await wire.admit(refused, queue_limit=1) == (Verdict.FULL, 1)
-    assert await wire.redis.llen(redis_keys.queue_key("m")) == 1
+    assert await wire.queue.waiting("m") == 1
     assert await wire.queue.record(refused) is None
 
 
@@ -136,7 +136,7 @@ async def test_a_settled_stream_leaves_the_table_of_a_living_owner(wire: Wire) -
     await wire.queue.settle(stream_id, epoch=epoch, incarnation=WORKER, state=StreamState.FINISHED, log_ttl_seconds=10)
     table = redis_keys.assigned_key(WORKER)
     await wire.redis.hset(table, stream_id, f"{epoch}:1")
-    await wire.queue.renew(WORKER, lease_seconds=60, owned=[(stream_id, epoch)], channels=[])
+    await wire.queue.renew(WORKER, lease_seconds=60, owned=[(stream_id, epoch, 0)], channels=[])
     assert await wire.redis.hexists(table, stream_id), "listed: its end is not published yet"
     await wire.queue.renew(WORKER, lease_seconds=60, owned=[], channels=[])
     assert not await wire.redis.exists(table)
@@ -154,7 +154,7 @@ async def test_renew_tells_lost_and_cancelled(wire: Wire) -> None:
     outcome, _ = await wire.queue.cancel(cancelled, tenant_id="t", reason="client", incarnation=GATEWAY)
     assert outcome is CancelOutcome.RUNNING
     renewal = await wire.queue.renew(
-        WORKER, lease_seconds=5, owned=[(lost, a.epoch), (cancelled, b.epoch)], channels=[]
+        WORKER, lease_seconds=5, owned=[(lost, a.epoch, 0), (cancelled, b.epoch, 0)], channels=[]
     )
     assert renewal.lost == {lost}
     assert renewal.cancelled == {cancelled: "client"}
@@ -180,7 +180,7 @@ async def test_cancel_of_a_queued_stream_frees_its_place(wire: Wire) -> None:
     await wire.admit(stream_id)
     outcome, epoch = await wire.queue.cancel(stream_id, tenant_id="t", reason="client", incarnation=GATEWAY)
     assert outcome is CancelOutcome.QUEUED
-    assert await wire.redis.llen(redis_keys.queue_key("m")) == 0
+    assert await wire.queue.waiting("m") == 0
     assert await wire.queue.settle(
         stream_id, epoch=epoch, incarnation=GATEWAY, state=StreamState.CANCELLED, log_ttl_seconds=10
     )
@@ -323,7 +323,7 @@ async def test_a_cancelled_stream_is_not_given_back(wire: Wire) -> None:
     back: dict[str, Any] = {"epoch": epoch, "incarnation": WORKER, "deployment": "m"}
     assert await wire.queue.suspend(stream_id, **back, credit=0, reason="x") is GivenBack.CANCELLED
     assert await wire.queue.requeue(stream_id, **back, max_attempts=3) is GivenBack.CANCELLED
-    renewal = await wire.queue.renew(WORKER, lease_seconds=60, owned=[(stream_id, epoch)], channels=[])
+    renewal = await wire.queue.renew(WORKER, lease_seconds=60, owned=[(stream_id, epoch, 0)], channels=[])
     assert renewal.cancelled == {stream_id: "client"}
 
 

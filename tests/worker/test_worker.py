@@ -107,10 +107,10 @@ async def test_batch_max_bounds_what_is_claimed(desk: Desk, run_worker: RunWorke
     async with run_worker(slow):
         ids = [await desk.admit([1, i], max_tokens=100) for i in range(4)]
         await desk.first_token(ids[1])
-        assert await desk.redis.llen(redis_keys.queue_key("sim")) == 2
+        assert await desk.redis.scard(redis_keys.waiting_key("sim")) == 2
         await publish_snapshot(desk.redis, snapshot(2, simulated("sim", engine_args=SLOW, batch_max=3)))
         await desk.first_token(ids[2])
-        assert await desk.redis.llen(redis_keys.queue_key("sim")) == 1
+        assert await desk.redis.scard(redis_keys.waiting_key("sim")) == 1
 
 
 # ---- cancel

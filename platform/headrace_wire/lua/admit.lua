@@ -1,28 +1,36 @@
 -- admit: decide over one stream, all or nothing. Idempotent by stream id.
--- KEYS  1 stream record · 2 queue · 3 bell · 4 bucket prefix · 5 budget prefix · 6 idempotency key of the caller (optional)
+-- KEYS  1 stream record prefix · 2 queue · 3 bucket prefix · 4 budget prefix · 5 idempotency key of the caller (optional)
 -- ARGV  1 stream id · 2 tenant id · 3 deployment · 4 request (msgpack) · 5 queue limit (streams) · 6 queue deadline (ms from now)
 --       7 record TTL while alive (ms) · 8 log TTL after the end (ms) · 9 token credit to start with (0: no limit)
 --       10 AdmissionTerms (msgpack) · 11 value of the idempotency key · 12 its TTL (ms)
 -- Returns {verdict, ...}, and nothing was changed unless it is 'queued':
---       'queued', position (counts from 1), rates · 'full', the queue's length · 'known' (a repeated call) ·
+--       'queued', position (1: next), rates · 'full', how many wait · 'known' (a repeated call) ·
 --       'duplicate', the idempotency key's value when another stream has that key ·
 --       'refused', kind, quota id, retry after (ms, -1: never), rates.
 --       rates: {limit, remaining, reset (ms)} of requests and of tokens per minute, the tightest of each, -1 where none.
 define('admit', function(keys, args)
-  if redis.call('EXISTS', keys[1]) == 1 then return { 'known' } end
-  local other = keys[6] and redis.call('GET', keys[6])
+  local record, id, tenant = keys[1] .. args[1], args[1], args[2]
+  if redis.call('EXISTS', record) == 1 then return { 'known' } end
+  local other = keys[5] and redis.call('GET', keys[5])
   if other then return { 'duplicate', other } end
-  local length = redis.call('LLEN', keys[2])
-  if length >= tonumber(args[5]) then return { 'full', length } end
+  local k = fair_keys(keys[2])
+  local waiting = redis.call('SCARD', k.waiting)
+  if waiting >= tonumber(args[5]) then return { 'full', waiting } end
   local now = now_ms()
   local terms = cmsgpack.unpack(args[10])
-  local refusal, writes, rates = quotas_check(terms, keys[4], keys[5], now)
+  local refusal, writes, rates = quotas_check(terms, keys[3], keys[4], now)
   if refusal then return { 'refused', refusal[1], refusal[2], int(refusal[3]), rates } end
 
-  if keys[6] then redis.call('SET', keys[6], args[11], 'PX', args[12]) end
-  redis.call('HSET', keys[1], 'tenant', args[2], 'deployment', args[3], 'request', args[4], 'epoch', '0',
-    'admitted_ms', int(now), 'deadline_ms', int(now + tonumber(args[6])), 'attempts', '0', 'log_ttl_ms', args[8], 'credit', args[9],
-    'reserved', quotas_reserve(terms, writes, now))
-  redis.call('PEXPIRE', keys[1], args[7])
-  return { 'queued', enqueue(keys[1], keys[2], keys[3], args[1], false), rates }
+  if keys[5] then redis.call('SET', keys[5], args[11], 'PX', args[12]) end
+  local deadline, band, caps = now + tonumber(args[6]), terms[6], {}
+  redis.call('HSET', record, 'tenant', tenant, 'deployment', args[3], 'request', args[4], 'epoch', '0',
+    'admitted_ms', int(now), 'deadline_ms', int(deadline), 'attempts', '0', 'log_ttl_ms', args[8], 'credit', args[9],
+    'reserved', quotas_reserve(terms, writes, now), 'band', band, 'weight', terms[7], 'prompt', terms[1])
+  redis.call('PEXPIRE', record, args[7])
+  for _, q in ipairs(terms[5]) do
+    if q[4] ~= NONE then caps[#caps + 1] = { q[1], q[4] } end
+  end
+  if #caps > 0 then redis.call('HSET', record, 'caps', cmsgpack.pack(caps)) end
+  enqueue_new(keys[1], k, id, tenant, band, deadline)
+  return { 'queued', lane_position(k, band, tenant, redis.call('LLEN', k.lane(band, tenant))), rates }
 end)

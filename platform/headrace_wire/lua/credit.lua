@@ -13,7 +13,7 @@ define('credit', function(keys, args)
       raised = raised + 1
       if f[1] == 'suspended' then
         redis.call('ZREM', keys[5], id)
-        enqueue(record, keys[3] .. f[4], keys[4] .. f[4], id, true)
+        enqueue_ahead(keys[1], keys[3] .. f[4], id)
       elseif f[3] and f[3] ~= '' then
         redis.call('XADD', keys[2] .. f[3], 'NOMKSTREAM', 'MAXLEN', '~', 4096, '1-*', 'd', args[i + 2])
       end

@@ -35,23 +35,6 @@ local function take(record_key, assigned_key, stream_id, owner, previous_epoch, 
   return epoch
 end
 
--- Put a stream (back) into the queue and ring for one worker. `at_head`: it had been served before, and waits for as long as
--- it might have waited at first; then the reaper ends it. Its place among those (`requeued`) stays when it is claimed: what
--- counts is what its record says.
-local function enqueue(record_key, queue_key, bell_key, stream_id, at_head)
-  redis.call('HSET', record_key, 'state', 'queued', 'owner', '')
-  if at_head then
-    local f = redis.call('HMGET', record_key, 'admitted_ms', 'deadline_ms')
-    local until_ms = int(now_ms() + (tonumber(f[2]) or 0) - (tonumber(f[1]) or 0))
-    redis.call('HSET', record_key, 'requeued_until_ms', until_ms)
-    redis.call('ZADD', string.gsub(queue_key, ':queue:.*$', ':requeued'), until_ms, stream_id)
-  end
-  local length = redis.call(at_head and 'LPUSH' or 'RPUSH', queue_key, stream_id)
-  redis.call('LPUSH', bell_key, '1')
-  redis.call('LTRIM', bell_key, 0, 1023)
-  return length
-end
-
 -- msgpack array header for n elements.
 local function array_header(n)
   return string.char(0xdd, math.floor(n / 16777216) % 256, math.floor(n / 65536) % 256, math.floor(n / 256) % 256, n % 256)

@@ -2,9 +2,9 @@
 -- woken owner is fenced, and must bring each of them to an end (or back into the queue).
 -- Streams that were settled a moment before their owner died may not have been published: the caller does it again.
 -- Streams whose reader has not come on for too long end in the same way, with a cancel reason, and so do those that nobody
--- has gone on with in time.
+-- has taken, or gone on with, in time.
 -- KEYS  1 incarnations · 2 the caller's assignment table · 3 assignment prefix · 4 stream record prefix · 5 suspended streams
---       6 requeued streams · 7 queue prefix
+--       6 deadlines of waiting streams · 7 queue prefix
 -- ARGV  1 caller's incarnation · 2 how many at most · 3 how long a stream may be suspended (ms)
 -- Returns {dead, taken, settled}: dead: incarnations removed; taken: list of {stream id, epoch, tenant, deployment, attempts,
 --       log ttl ms, cancel reason or '', request}; settled: ids of streams whose end is to be published.
@@ -35,9 +35,9 @@ define('reap', function(keys, args)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys[6], '-inf', int(now), 'LIMIT', 0, limit)) do
     redis.call('ZREM', keys[6], id)
     local record = keys[4] .. id
-    local f = redis.call('HMGET', record, 'state', 'epoch', 'requeued_until_ms', 'deployment')
+    local f = redis.call('HMGET', record, 'state', 'epoch', 'wait_until_ms', 'deployment')
     if f[1] == 'queued' and tonumber(f[3]) <= now then
-      redis.call('LREM', keys[7] .. f[4], 1, id)
+      withdraw(keys[4], fair_keys(keys[7] .. f[4]), id)
       redis.call('HSET', record, 'state', 'running')
       redis.call('HSETNX', record, 'cancel', 'queue_timeout')
       collect_stream(id, record, f[2])

@@ -1,6 +1,6 @@
 -- renew: keep an incarnation's lease, and compare what it works on with what it owns. Expiry is final.
 -- KEYS  1 incarnations · 2 assignment table · 3 stream record prefix · 4 queue prefix · 5 bell prefix · 6.. channels to keep alive
--- ARGV  1 incarnation · 2 lease (ms) · 3 grace for assigned streams that are not listed (ms) · then pairs stream id, epoch
+-- ARGV  1 incarnation · 2 lease (ms) · 3 grace for assigned streams that are not listed (ms) · then triples stream id, epoch, tokens that it has generated
 -- Returns {alive, lost, cancelled}: alive 0 means that the lease had ended (the caller starts anew, empty); lost: stream ids
 --       that belong to somebody else now; cancelled: flat list stream id, reason.
 define('renew', function(keys, args)
@@ -12,15 +12,19 @@ define('renew', function(keys, args)
   for i = 6, #keys do redis.call('PEXPIRE', keys[i], lease) end
 
   local lost, cancelled, listed = {}, {}, {}
-  for i = 4, #args, 2 do
+  for i = 4, #args, 3 do
     local id, epoch = args[i], args[i + 1]
     listed[id] = true
-    local f = redis.call('HMGET', keys[3] .. id, 'owner', 'epoch', 'cancel', 'state')
+    local f = redis.call('HMGET', keys[3] .. id, 'owner', 'epoch', 'cancel', 'state', 'deployment', 'tenant', 'band', 'weight',
+      'charged')
     if f[1] ~= me or f[2] ~= epoch or TERMINAL[f[4]] then
       lost[#lost + 1] = id
-    elseif f[3] then
-      cancelled[#cancelled + 1] = id
-      cancelled[#cancelled + 1] = f[3]
+    else
+      charge_generated(fair_keys(keys[4] .. f[5]), keys[3] .. id, { f[6], f[7], f[8], f[9] }, tonumber(args[i + 2]))
+      if f[3] then
+        cancelled[#cancelled + 1] = id
+        cancelled[#cancelled + 1] = f[3]
+      end
     end
   end
 
@@ -35,7 +39,7 @@ define('renew', function(keys, args)
       local record = keys[3] .. id
       local f = redis.call('HMGET', record, 'owner', 'epoch', 'state', 'deployment')
       if f[1] == me and f[2] == epoch and OWNED[f[3]] then
-        enqueue(record, keys[4] .. f[4], keys[5] .. f[4], id, true)
+        enqueue_ahead(keys[3], keys[4] .. f[4], id)
       end
     end
   end

@@ -1,5 +1,5 @@
 -- requeue: an owner (a reaper, or a worker that cannot go on) gives a stream back to be continued by another one.
--- KEYS  1 stream record · 2 the owner's assignment table · 3 queue · 4 bell
+-- KEYS  1 stream record · 2 the owner's assignment table · 3 queue · 4 bell · 5 suspended streams · 6 stream record prefix
 -- ARGV  1 stream id · 2 epoch · 3 attempts that are allowed in all · 4 1 if this attempt counts as one, 0 if the stream did
 --       not cause its end (a drain, or it never reached the engine)
 -- Returns 'queued' (at the head); 'exhausted' when the attempts are used up, or 'cancelled' when its client has cancelled it
@@ -14,6 +14,6 @@ define('requeue', function(keys, args)
     return 'exhausted'
   end
   redis.call('HDEL', keys[2], args[1])
-  enqueue(keys[1], keys[3], keys[4], args[1], true)
+  enqueue_ahead(keys[6], keys[3], args[1])
   return 'queued'
 end)

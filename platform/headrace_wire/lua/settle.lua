@@ -1,12 +1,14 @@
 -- settle: end a stream exactly once, by its owner. Called after the terminal log entry was accepted, before it is published.
 -- What was reserved and not used goes back, and the ledger gets its event, in the same step.
 -- KEYS  1 stream record · 2 the owner's assignment table · 3 usage events · 4 soft limits that were passed
+--       5 queue prefix · 6 stream record prefix
 -- It stays in the owner's table until a later renew: an owner that dies before it has published leaves it to the reaper.
 -- ARGV  1 stream id · 2 epoch · 3 terminal state · 4 how long the record outlives the stream (ms) · 5 finish reason
 --       6 prompt tokens · 7 those from the prefix cache · 8 completion tokens
 -- Returns 1, or 0 when the caller is not the owner or the stream has ended already (nothing is changed).
 define('settle', function(keys, args)
-  local f = redis.call('HMGET', keys[1], 'epoch', 'state', 'reserved', 'tenant', 'deployment', 'admitted_ms')
+  local f = redis.call('HMGET', keys[1], 'epoch', 'state', 'reserved', 'tenant', 'deployment', 'admitted_ms', 'band', 'weight',
+    'charged')
   if f[1] ~= args[2] or TERMINAL[f[2]] then return 0 end
   local now = now_ms()
   local prompt, cached, completion = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
@@ -16,9 +18,15 @@ define('settle', function(keys, args)
     payer = reserved[4]
     cost = quotas_settle(reserved, prompt, cached, completion, keys[4], now)
   end
+  if f[5] then
+    local k, band = fair_keys(keys[5] .. f[5]), tonumber(f[7]) or 1
+    slots_release(keys[6], k, args[1])
+    charge_generated(k, keys[1], { f[4], f[7], f[8], f[9] }, completion)
+    if completion > 0 then mean_note(k, band, (INPUT_WEIGHT * prompt + OUTPUT_WEIGHT * completion) / (tonumber(f[8]) or 1)) end
+  end
   redis.call('HSET', keys[2], args[1], f[1] .. ':' .. int(now))
   redis.call('HSET', keys[1], 'state', args[3], 'ended_ms', int(now))
-  redis.call('HDEL', keys[1], 'request', 'owner', 'cancel', 'reserved')
+  redis.call('HDEL', keys[1], 'request', 'owner', 'cancel', 'reserved', 'caps')
   redis.call('PEXPIRE', keys[1], args[4])
   redis.call('XADD', keys[3], '*', 'stream', args[1], 'tenant', f[4] or '', 'key', payer[1], 'user', payer[2],
     'deployment_id', payer[3], 'deployment', f[5] or '', 'state', args[3], 'finish', args[5],

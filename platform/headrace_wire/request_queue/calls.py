@@ -27,11 +27,13 @@ from headrace_wire.request_queue.replies import (
     GivenBack,
     Idempotency,
     LeaseLostError,
+    Place,
     Reaped,
     Renewal,
     StreamRecord,
     admission,
     claimed_stream,
+    place,
     taken_stream,
 )
 from headrace_wire.token_log import STREAM_MAX_SECONDS
@@ -70,9 +72,8 @@ class RequestQueue:
     ) -> Call:
         """Return the admission call; `parse_admission` reads its answer."""
         keys = [
-            redis_keys.stream_key(request.stream_id),
+            redis_keys.stream_prefix(),
             redis_keys.queue_key(request.deployment),
-            redis_keys.bell_key(request.deployment),
             redis_keys.bucket_prefix(),
             redis_keys.budget_prefix(),
         ]
@@ -109,6 +110,7 @@ class RequestQueue:
             redis_keys.control_prefix(),
             redis_keys.assigned_key(incarnation),
             redis_keys.suspended_key(),
+            redis_keys.stream_prefix(),
         ]
         message = codec.encode(Cancel(stream_id, reason))
         where, epoch = await self._functions.call("cancel", keys, [stream_id, tenant_id, reason, incarnation, message])
@@ -122,7 +124,7 @@ class RequestQueue:
             redis_keys.assigned_prefix(),
             redis_keys.stream_prefix(),
             redis_keys.suspended_key(),
-            redis_keys.requeued_key(),
+            redis_keys.deadlines_key(),
             redis_keys.queue_prefix(),
         ]
         args: list[bytes | str | int] = [incarnation, limit, int(SUSPENDED_MAX_SECONDS * 1000)]
@@ -158,6 +160,15 @@ class RequestQueue:
         keys = [redis_keys.control_prefix(), redis_keys.stream_prefix()]
         return int(await self._functions.call("tell", keys, args))
 
+    async def places(self, stream_ids: Sequence[str]) -> list[Place | None]:
+        """Return where waiting streams stand; None for one that does not wait (any more)."""
+        keys = [redis_keys.stream_prefix(), redis_keys.queue_prefix()]
+        return [place(row) for row in await self._functions.call("places", keys, list(stream_ids))]
+
+    async def waiting(self, deployment: str) -> int:
+        """Return how many streams wait for a deployment."""
+        return int(await self._redis.scard(redis_keys.waiting_key(deployment)))
+
     async def record(self, stream_id: str) -> StreamRecord | None:
         """Return the record, or None when there is none (any more). The caller compares the tenant."""
         names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason"]
@@ -188,9 +199,9 @@ class RequestQueue:
             raise LeaseLostError(incarnation)
 
     async def renew(
-        self, incarnation: str, *, lease_seconds: float, owned: Sequence[tuple[str, int]], channels: Sequence[str]
+        self, incarnation: str, *, lease_seconds: float, owned: Sequence[tuple[str, int, int]], channels: Sequence[str]
     ) -> Renewal:
-        """Extend the lease; `owned` lists (stream id, epoch) of everything worked on.
+        """Extend the lease; `owned` lists (stream id, epoch, tokens generated in all) of everything worked on.
 
         Raises:
             LeaseLostError: it had ended; nothing was extended.
@@ -204,8 +215,8 @@ class RequestQueue:
             *channels,
         ]
         args: list[bytes | str | int] = [incarnation, int(lease_seconds * 1000), int(UNLISTED_GRACE_SECONDS * 1000)]
-        for stream_id, epoch in owned:
-            args += [stream_id, epoch]
+        for stream_id, epoch, generated in owned:
+            args += [stream_id, epoch, generated]
         alive, lost, cancelled = await self._functions.call("renew", keys, args)
         if not alive:
             raise LeaseLostError(incarnation)
@@ -281,6 +292,7 @@ class RequestQueue:
             redis_keys.queue_key(deployment),
             redis_keys.bell_key(deployment),
             redis_keys.suspended_key(),
+            redis_keys.stream_prefix(),
         ]
         reply: Reply = await self._functions.call(function, keys, args)
         return GivenBack(reply.decode())
@@ -302,6 +314,8 @@ class RequestQueue:
             redis_keys.assigned_key(incarnation),
             redis_keys.usage_key(),
             redis_keys.soft_limits_key(),
+            redis_keys.queue_prefix(),
+            redis_keys.stream_prefix(),
         ]
         keep = (log_ttl_seconds + TOMBSTONE_SECONDS) * 1000
         args: list[bytes | str | int] = [

@@ -1,5 +1,6 @@
 """What the Redis functions that decide over streams answer, as typed values."""
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -41,6 +42,20 @@ class Admission(Struct, frozen=True):
     """Digest of the body that it was started with."""
     refusal: Refusal | None = None
     rates: Rates = Rates()
+
+
+class Place(Struct, frozen=True):
+    """Where a waiting stream stands, and how fast those before it go."""
+
+    position: int
+    """1 is next."""
+    is_own_limit: bool
+    """It waits for another request of its own tenant, member or key to end."""
+    interval_seconds: float
+    """Mean time between two claims while streams wait; 0 where nothing was measured."""
+    deviation_seconds: float
+    """Standard deviation of that."""
+    samples: int
 
 
 class Claimed(Struct, frozen=True):
@@ -154,6 +169,16 @@ def _rates(reply: Reply) -> Rates:
         for limit, remaining, reset_ms in (reply[:3], reply[3:])
     ]
     return Rates(*limits)
+
+
+def place(row: Reply) -> Place | None:
+    """Read one row of `places`."""
+    position, own, mean, square, samples = row
+    if not position:
+        return None
+    mean_ms, square_ms = float(mean), float(square)
+    deviation_ms = math.sqrt(max(0.0, square_ms - mean_ms * mean_ms))
+    return Place(int(position), bool(own), mean_ms / 1000, deviation_ms / 1000, int(samples))
 
 
 def claimed_stream(row: Reply) -> Claimed:

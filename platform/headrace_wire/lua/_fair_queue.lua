@@ -1,0 +1,286 @@
+-- The fair queue of a deployment (VTC: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
+--
+-- Tenants have lanes, lanes lie in priority bands. The next stream comes from the highest band that has one, there from the
+-- lane of the tenant that was served least: each has a counter of what it was served, prompt tokens once and generated ones
+-- twice, over its weight. A tenant that comes back is lifted to the least counter of those that wait: it cannot save up.
+-- Streams that had been served before (requeued, or resumed from a suspension) go ahead of all lanes, from the queue's list.
+-- A stream whose parallel requests are used up is parked with the quota that stops it, out of the others' way, and returns to
+-- the head of its lane when a slot of that quota becomes free. Keys: `redis_keys`, Fair queue.
+
+local BANDS = 4
+local INPUT_WEIGHT, OUTPUT_WEIGHT = 1, 2
+-- Every 8th stream is looked for one band lower first, every 64th two, every 512th three, so that no band starves.
+local AGING = 8
+-- How many streams beyond the wanted ones a claim looks at, so that a claim among thousands of parked ones stays short.
+local LOOKS = 64
+local PACE_SHARE, MEAN_SHARE = 0.05, 0.05
+local DEADLINE_GRACE = 2000
+local KEPT = 86400000
+
+local function fair_keys(queue_key)
+  local tag, deployment = string.match(queue_key, '^(.-):queue:(.*)$')
+  return {
+    queue = queue_key,
+    deadlines = tag .. ':deadlines',
+    bell = tag .. ':bell:' .. deployment,
+    waiting = tag .. ':waiting:' .. deployment,
+    pace = tag .. ':pace:' .. deployment,
+    band = function(band) return tag .. ':band:' .. band .. ':' .. deployment end,
+    served = function(band) return tag .. ':served:' .. band .. ':' .. deployment end,
+    lane = function(band, tenant) return tag .. ':lane:' .. band .. ':' .. tenant .. ':' .. deployment end,
+    slots = function(quota) return tag .. ':slots:' .. quota end,
+    parked = function(quota) return tag .. ':parked:' .. quota end,
+    of = function(other) return tag .. ':queue:' .. other end,
+  }
+end
+
+local function ring(k)
+  redis.call('LPUSH', k.bell, '1')
+  redis.call('LTRIM', k.bell, 0, 1023)
+end
+
+-- ---- lanes
+
+local function lane_activate(k, band, tenant)
+  local lanes, served = k.band(band), k.served(band)
+  if redis.call('ZSCORE', lanes, tenant) then return end
+  local own = tonumber(redis.call('HGET', served, 'c:' .. tenant)) or 0
+  local least = redis.call('ZRANGE', lanes, 0, 0, 'WITHSCORES')[2]
+  if not least then
+    local last = redis.call('HGET', served, 'last')
+    least = last and redis.call('HGET', served, 'c:' .. last)
+  end
+  own = math.max(own, tonumber(least or 0) or 0)
+  redis.call('HSET', served, 'c:' .. tenant, string.format('%.3f', own))
+  redis.call('PEXPIRE', served, KEPT)
+  redis.call('ZADD', lanes, own, tenant)
+end
+
+-- Note what a tenant was served; `tokens` are weighted by kind, not yet by tenant.
+local function charge(k, band, tenant, weight, tokens)
+  if tokens == 0 then return end
+  local counter = redis.call('HINCRBYFLOAT', k.served(band), 'c:' .. tenant, string.format('%.6f', tokens / weight))
+  redis.call('ZADD', k.band(band), 'XX', counter, tenant)
+end
+
+-- Note that a stream has generated `tokens` in all. `f`: tenant, band, weight, what was charged before.
+local function charge_generated(k, record, f, tokens)
+  local more = tokens - (tonumber(f[4]) or 0)
+  if more <= 0 or not f[1] then return end
+  redis.call('HSET', record, 'charged', int(tokens))
+  charge(k, tonumber(f[2]) or 1, f[1], tonumber(f[3]) or 1, OUTPUT_WEIGHT * more)
+end
+
+local function lane_push(k, record, id, tenant, band)
+  local lane = k.lane(band, tenant)
+  local number = redis.call('HINCRBY', k.served(band), 'in:' .. tenant, 1)
+  redis.call('HSET', record, 'lane_no', number)
+  redis.call('RPUSH', lane, id)
+  lane_activate(k, band, tenant)
+end
+
+local function lane_pop(k, band)
+  while true do
+    local tenant = redis.call('ZRANGE', k.band(band), 0, 0)[1]
+    if not tenant then return nil end
+    local lane, served = k.lane(band, tenant), k.served(band)
+    local id = redis.call('LPOP', lane)
+    redis.call('HINCRBY', served, 'out:' .. tenant, 1)
+    if redis.call('EXISTS', lane) == 0 then
+      redis.call('ZREM', k.band(band), tenant)
+      redis.call('HDEL', served, 'in:' .. tenant, 'out:' .. tenant)
+      redis.call('HSET', served, 'last', tenant)
+    end
+    if id then return id end
+  end
+end
+
+-- The next stream, or nil.
+local function next_waiting(k)
+  local id = redis.call('LPOP', k.queue)
+  if id then return id end
+  local turn = redis.call('HINCRBY', k.pace, 'turn', 1)
+  redis.call('PEXPIRE', k.pace, KEPT)
+  local first = 0
+  while first < BANDS - 1 and turn % AGING ^ (first + 1) == 0 do first = first + 1 end
+  for i = 0, BANDS - 1 do
+    id = lane_pop(k, (first + i) % BANDS)
+    if id then return id end
+  end
+  redis.call('HINCRBY', k.pace, 'turn', -1)
+  return nil
+end
+
+-- ---- slots of parallel requests
+
+-- Put a parked stream back where it came from, at the head.
+local function unpark(record_prefix, k0, id)
+  local record = record_prefix .. id
+  local f = redis.call('HMGET', record, 'state', 'deployment', 'epoch', 'tenant', 'band', 'parked')
+  if f[1] ~= 'queued' or not f[6] then return false end
+  redis.call('HDEL', record, 'parked')
+  local k = fair_keys(k0.of(f[2]))
+  if f[3] ~= '0' then
+    redis.call('LPUSH', k.queue, id)
+  else
+    local band = tonumber(f[5]) or 1
+    redis.call('LPUSH', k.lane(band, f[4]), id)
+    redis.call('HINCRBY', k.served(band), 'out:' .. f[4], -1)
+    lane_activate(k, band, f[4])
+  end
+  ring(k)
+  return true
+end
+
+-- A slot of a quota may be free: let the one go that has waited for it longest.
+local function slots_pass_on(record_prefix, k, quota)
+  while true do
+    local id = redis.call('LPOP', k.parked(quota))
+    if not id or unpark(record_prefix, k, id) then return end
+  end
+end
+
+-- Give back the slots that a stream holds.
+local function slots_release(record_prefix, k, id)
+  local record = record_prefix .. id
+  local held = redis.call('HGET', record, 'slots')
+  if not held then return end
+  redis.call('HDEL', record, 'slots')
+  for _, cap in ipairs(cmsgpack.unpack(held)) do
+    redis.call('SREM', k.slots(cap[1]), id)
+    slots_pass_on(record_prefix, k, cap[1])
+  end
+end
+
+-- A stream that might have been next for its slots does not take them: others may.
+local function slots_decline(record_prefix, k, caps, except)
+  for _, cap in ipairs(caps) do
+    if cap[1] ~= except and redis.call('SCARD', k.slots(cap[1])) < cap[2] then slots_pass_on(record_prefix, k, cap[1]) end
+  end
+end
+
+-- Take a slot of every quota that has them, or park the stream with the first that is used up. Returns whether it may run.
+local function slots_take(record_prefix, k, id, packed, was_served)
+  if not packed then return true end
+  local caps, record = cmsgpack.unpack(packed), record_prefix .. id
+  for _, cap in ipairs(caps) do
+    if redis.call('SCARD', k.slots(cap[1])) >= cap[2] then
+      redis.call('HSET', record, 'parked', cap[1])
+      redis.call(was_served and 'LPUSH' or 'RPUSH', k.parked(cap[1]), id)
+      slots_decline(record_prefix, k, caps, cap[1])
+      return false
+    end
+  end
+  for _, cap in ipairs(caps) do redis.call('SADD', k.slots(cap[1]), id) end
+  redis.call('HSET', record, 'slots', packed)
+  return true
+end
+
+-- ---- in and out
+
+-- Put a stream that was served before back into the queue, ahead of all that were not, and ring for one worker. It waits for
+-- as long as it might have waited at first; then the reaper ends it.
+local function enqueue_ahead(record_prefix, queue_key, id)
+  local k, record = fair_keys(queue_key), record_prefix .. id
+  slots_release(record_prefix, k, id)
+  local f = redis.call('HMGET', record, 'admitted_ms', 'deadline_ms')
+  local until_ms = int(now_ms() + (tonumber(f[2]) or 0) - (tonumber(f[1]) or 0))
+  redis.call('HSET', record, 'state', 'queued', 'owner', '', 'wait_until_ms', until_ms)
+  redis.call('ZADD', k.deadlines, until_ms, id)
+  redis.call('SADD', k.waiting, id)
+  redis.call('LPUSH', k.queue, id)
+  ring(k)
+end
+
+-- Put a new stream into its tenant's lane and ring for one worker. Its gateway ends it at its deadline; the reaper a little
+-- later, if that gateway is gone.
+local function enqueue_new(record_prefix, k, id, tenant, band, deadline)
+  local record, until_ms = record_prefix .. id, int(deadline + DEADLINE_GRACE)
+  redis.call('HSET', record, 'state', 'queued', 'owner', '', 'wait_until_ms', until_ms)
+  redis.call('ZADD', k.deadlines, until_ms, id)
+  redis.call('SADD', k.waiting, id)
+  lane_push(k, record, id, tenant, band)
+  ring(k)
+end
+
+-- Take a waiting stream out of whatever it waits in.
+local function withdraw(record_prefix, k, id)
+  local record = record_prefix .. id
+  local f = redis.call('HMGET', record, 'tenant', 'band', 'parked', 'epoch', 'caps')
+  redis.call('SREM', k.waiting, id)
+  redis.call('ZREM', k.deadlines, id)
+  if f[3] then
+    redis.call('LREM', k.parked(f[3]), 1, id)
+    redis.call('HDEL', record, 'parked')
+  elseif redis.call('LREM', k.queue, 1, id) == 0 then
+    local band = tonumber(f[2]) or 1
+    local lane = k.lane(band, f[1] or '')
+    redis.call('LREM', lane, 1, id)
+    if redis.call('EXISTS', lane) == 0 then
+      redis.call('ZREM', k.band(band), f[1] or '')
+      redis.call('HDEL', k.served(band), 'in:' .. (f[1] or ''), 'out:' .. (f[1] or ''))
+    end
+  end
+  if f[5] then slots_decline(record_prefix, k, cmsgpack.unpack(f[5]), nil) end
+end
+
+-- ---- what those who wait are told
+
+-- Streams that will be claimed before number `index` of a lane, and itself: its own, those ahead, those of higher bands, and
+-- of the other lanes of its band those whose turn comes first if all cost what streams cost lately.
+local function lane_position(k, band, tenant, index)
+  local before = redis.call('LLEN', k.queue)
+  for higher = 0, band - 1 do
+    for _, other in ipairs(redis.call('ZRANGE', k.band(higher), 0, -1)) do
+      before = before + redis.call('LLEN', k.lane(higher, other))
+    end
+  end
+  local served = k.served(band)
+  local mean = math.max(1, tonumber(redis.call('HGET', served, 'mean') or 100))
+  local own = tonumber(redis.call('HGET', served, 'c:' .. tenant)) or 0
+  local lanes = redis.call('ZRANGE', k.band(band), 0, -1, 'WITHSCORES')
+  for i = 1, #lanes, 2 do
+    if lanes[i] ~= tenant then
+      local turns = math.ceil(index - 1 + (own - tonumber(lanes[i + 1])) / mean)
+      if turns > 0 then before = before + math.min(turns, redis.call('LLEN', k.lane(band, lanes[i]))) end
+    end
+  end
+  return before + index
+end
+
+-- Where a waiting stream stands (1: next) and whether its own limit keeps it; nil when it does not wait.
+local function position_of(record_prefix, k, id)
+  local f = redis.call('HMGET', record_prefix .. id, 'tenant', 'band', 'parked', 'epoch', 'lane_no', 'state')
+  if f[6] ~= 'queued' then return nil end
+  if f[3] then return (redis.call('LPOS', k.parked(f[3]), id) or 0) + 1, 1 end
+  if f[4] ~= '0' then return (redis.call('LPOS', k.queue, id) or 0) + 1, 0 end
+  local band = tonumber(f[2]) or 1
+  local out = tonumber(redis.call('HGET', k.served(band), 'out:' .. f[1])) or 0
+  local index = math.min((tonumber(f[5]) or 1) - out, redis.call('LLEN', k.lane(band, f[1])))
+  return lane_position(k, band, f[1], math.max(1, index)), 0
+end
+
+-- Note the time between claims while streams wait: mean and mean of squares, ms, for what waiting ones are told.
+local function pace_note(k, count, now)
+  local f = redis.call('HMGET', k.pace, 'last', 'busy', 'mean', 'square', 'samples')
+  local mean, square, samples = tonumber(f[3]), tonumber(f[4]), tonumber(f[5]) or 0
+  if f[1] and f[2] == '1' then
+    for i = 1, count do
+      local interval = i == 1 and now - tonumber(f[1]) or 0
+      local share = math.max(PACE_SHARE, 1 / (samples + 1))
+      mean = (mean or interval) * (1 - share) + interval * share
+      square = (square or interval * interval) * (1 - share) + interval * interval * share
+      samples = samples + 1
+    end
+  end
+  local busy = redis.call('SCARD', k.waiting) > 0 and 1 or 0
+  redis.call('HSET', k.pace, 'last', int(now), 'busy', busy, 'mean', string.format('%.3f', mean or 0),
+    'square', string.format('%.3f', square or 0), 'samples', int(math.min(samples, 1000)))
+end
+
+-- Note what a stream cost in all, weighted, for the guess of turns.
+local function mean_note(k, band, cost)
+  local served = k.served(band)
+  local mean = tonumber(redis.call('HGET', served, 'mean'))
+  redis.call('HSET', served, 'mean', string.format('%.3f', mean and mean * (1 - MEAN_SHARE) + cost * MEAN_SHARE or cost))
+end
