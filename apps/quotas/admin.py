@@ -1,16 +1,62 @@
-"""Admin of quotas."""
+"""Admin of plans and quotas."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
+from unfold.decorators import display
 
 from apps.quotas import services
-from apps.quotas.models import Quota
+from apps.quotas.forms import PlanForm
+from apps.quotas.models import Plan, Quota
 from apps.tenants.service_admin import ServiceAdmin
 from apps.tenants.services import Actor
+
+
+@admin.register(Plan)
+class PlanAdmin(ServiceAdmin):
+    """What tenants get of a busy deployment beside each other."""
+
+    form = PlanForm
+    list_display = ("name", "weight", "priority", "tenant_count", "updated_at")
+    search_fields = ("name",)
+    fieldsets = [
+        (None, {"fields": ["name"]}),
+        (
+            _("In a busy queue"),
+            {
+                "fields": ["weight", "priority", "request_priorities"],
+                "description": _("A plan limits nothing: while nobody waits, everybody is served at once."),
+            },
+        ),
+    ]
+
+    def get_queryset(self, request: HttpRequest) -> "QuerySet[Plan]":
+        """Counts tenants in the same query."""
+        rows: QuerySet[Plan] = super().get_queryset(request)
+        return rows.annotate(tenants_total=Count("tenants"))
+
+    @display(description=_("Tenants"), ordering="tenants_total")  # type: ignore[untyped-decorator]
+    def tenant_count(self, plan: Any) -> int:  # noqa: ANN401  # annotated by get_queryset
+        """Returns how many tenants have it."""
+        count: int = plan.tenants_total
+        return count
+
+    def service_create(self, row: Plan, values: Mapping[str, Any], actor: Actor) -> None:  # noqa: ARG002
+        """Creates the plan."""
+        services.plan_create(plan=row, actor=actor)
+
+    def service_update(self, row: Plan, values: Mapping[str, Any], actor: Actor) -> None:  # noqa: ARG002
+        """Changes the plan."""
+        services.plan_update(plan=row, actor=actor)
+
+    def service_delete(self, row: Plan, actor: Actor) -> None:
+        """Deletes the plan."""
+        services.plan_delete(plan=row, actor=actor)
 
 
 @admin.register(Quota)

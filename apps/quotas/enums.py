@@ -15,6 +15,15 @@ class QuotaScope(models.TextChoices):
     API_KEY = snapshot.QuotaScope.API_KEY, "One API key"
 
 
+class Priority(models.IntegerChoices):
+    """Bands of a fair queue; a higher one goes first, and none starves."""
+
+    HIGH = 0, "0: high"
+    NORMAL = 1, "1: normal"
+    LOW = 2, "2: low"
+    LOWEST = 3, "3: lowest"
+
+
 class BudgetDuration(models.TextChoices):
     """The calendar period after which a budget starts again."""
 

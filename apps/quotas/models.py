@@ -3,7 +3,7 @@
 import uuid
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -11,7 +11,7 @@ from django_prometheus.models import ExportModelOperationsMixin
 
 from apps.accounts.models import ApiKey
 from apps.deployments.models import ModelDeployment
-from apps.quotas.enums import BudgetDuration, QuotaScope
+from apps.quotas.enums import BudgetDuration, Priority, QuotaScope
 from apps.tenants.managers import TenantManager
 from apps.tenants.models import Membership, Tenant
 
@@ -23,6 +23,7 @@ _LIMITS = (
     "soft_budget",
     "token_budget",
 )
+MAX_WEIGHT = 100
 _TARGETS = ("tenant", "membership", "api_key")
 _NO_BUDGET = Q(max_budget__isnull=True, soft_budget__isnull=True, token_budget__isnull=True)
 
@@ -30,6 +31,55 @@ _NO_BUDGET = Q(max_budget__isnull=True, soft_budget__isnull=True, token_budget__
 def _scope_has(scope: QuotaScope, *present: str) -> Q:
     """Whether a row of that scope names exactly these targets."""
     return Q(scope=scope) & Q(**{f"{name}__isnull": name not in present for name in _TARGETS})
+
+
+class Plan(ExportModelOperationsMixin("plan"), models.Model):  # type: ignore[misc]
+    """What tenants get of a busy deployment beside each other. Quotas limit; a plan shares out."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=100, unique=True)
+    weight = models.PositiveSmallIntegerField(
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_WEIGHT)],
+        help_text=_(
+            "Share of a busy deployment beside other tenants of the same priority: a tenant of weight 2 gets twice"
+            " the tokens of one of weight 1. 1 to 100."
+        ),
+    )
+    priority = models.PositiveSmallIntegerField(
+        choices=Priority,
+        default=Priority.NORMAL,
+        help_text=_("Waiting requests of a higher priority go first; those that wait long rise."),
+    )
+    request_priorities = models.JSONField(
+        _("priorities that a request may ask for"),
+        default=list,
+        blank=True,
+        help_text=_("Besides the one above, which a request has that asks for none."),
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(condition=Q(weight__gte=1, weight__lte=MAX_WEIGHT), name="plan_weight_in_range"),
+            models.CheckConstraint(condition=Q(priority__in=Priority.values), name="plan_priority_known"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Checks what a column cannot, and sorts the priorities.
+
+        Raises:
+            ValidationError: A priority is not known.
+        """
+        allowed = self.request_priorities
+        if not isinstance(allowed, list) or not all(value in Priority.values for value in allowed):
+            raise ValidationError({"request_priorities": _("Choose from the known ones.")}, code="unknown_priority")
+        self.request_priorities = sorted({int(value) for value in allowed})
 
 
 class Quota(ExportModelOperationsMixin("quota"), models.Model):  # type: ignore[misc]

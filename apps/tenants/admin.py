@@ -7,13 +7,14 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Count, QuerySet
 from django.forms import BaseInlineFormSet, ModelForm
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RangeDateTimeFilter, RelatedDropdownFilter
-from unfold.decorators import display
+from unfold.decorators import action, display
 
 from apps.tenants import services
 from apps.tenants.enums import MemberRole
@@ -43,12 +44,15 @@ class TenantAdmin(ServiceAdmin):
     """Tenants; they are switched off, not deleted."""
 
     list_display = ("name", "slug", "activity", "member_count", "key_count", "detached_policy", "created_at")
-    list_filter = ["is_active", ("detached_policy", ChoicesDropdownFilter)]
+    list_filter = ["is_active", ("plan", RelatedDropdownFilter), ("detached_policy", ChoicesDropdownFilter)]
+    list_filter_submit = True
     search_fields = ("name", "slug")
     readonly_fields = ("id", "created_at", "updated_at")
     inlines = (MembershipInline,)
+    autocomplete_fields = ("plan",)
+    actions_detail = ("renew_webhook_secret",)
     fieldsets = [
-        (None, {"fields": [("name", "slug"), "is_active", "time_zone"]}),
+        (None, {"fields": [("name", "slug"), "is_active", ("time_zone", "plan")]}),
         (
             _("Streams"),
             {
@@ -73,6 +77,7 @@ class TenantAdmin(ServiceAdmin):
             },
         ),
         (_("Retention"), {"fields": [("log_retention_seconds", "retention_days")]}),
+        (_("Notices"), {"fields": ["webhook_url"]}),
         (_("Record"), {"fields": [("id", "created_at", "updated_at")], "classes": ["collapse"]}),
     ]
 
@@ -115,6 +120,26 @@ class TenantAdmin(ServiceAdmin):
     def service_update(self, row: Tenant, values: Mapping[str, Any], actor: Actor) -> None:  # noqa: ARG002
         """Changes the tenant."""
         services.tenant_update(tenant=row, actor=actor)
+
+    @action(  # type: ignore[untyped-decorator]
+        description=_("New webhook secret"), url_path="webhook-secret", permissions=["change"], icon="key"
+    )
+    def renew_webhook_secret(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Asks, then makes a new secret and shows it, once."""
+        tenant: Tenant | None = self.get_object(request, object_id)
+        if tenant is None:
+            raise Http404
+        secret = ""
+        if request.method == "POST":
+            secret = services.tenant_webhook_secret_renew(tenant=tenant, actor=actor_of(request))
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "original": tenant,
+            "title": _("Webhook secret"),
+            "secret": secret,
+        }
+        return TemplateResponse(request, "tenants/admin/webhook_secret.html", context)
 
     def save_formset(
         self,

@@ -8,7 +8,7 @@ from django.db import models
 Changes = dict[str, list[object]]
 """Field name to `[before, after]`."""
 
-_UNTOLD = frozenset({"id", "created_at", "updated_at", "password", "secret_sha256", "last_login"})
+_UNTOLD = frozenset({"id", "created_at", "updated_at", "password", "secret_sha256", "webhook_secret", "last_login"})
 
 
 def row_lock(row: models.Model) -> models.Model | None:

@@ -42,6 +42,7 @@ class AuditAction(models.TextChoices):
 
     TENANT_CREATED = "tenant.created", "Tenant created"
     TENANT_CHANGED = "tenant.changed", "Tenant changed"
+    TENANT_WEBHOOK_SECRET_RENEWED = "tenant.webhook_secret_renewed", "Tenant's webhook secret renewed"
     MEMBER_ADDED = "member.added", "Member added"
     MEMBER_CHANGED = "member.changed", "Member's role changed"
     MEMBER_REMOVED = "member.removed", "Member removed"
@@ -57,3 +58,6 @@ class AuditAction(models.TextChoices):
     QUOTA_CREATED = "quota.created", "Quota created"
     QUOTA_CHANGED = "quota.changed", "Quota changed"
     QUOTA_DELETED = "quota.deleted", "Quota deleted"
+    PLAN_CREATED = "plan.created", "Plan created"
+    PLAN_CHANGED = "plan.changed", "Plan changed"
+    PLAN_DELETED = "plan.deleted", "Plan deleted"

@@ -6,7 +6,7 @@ import zoneinfo
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, URLValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 from django_prometheus.models import ExportModelOperationsMixin
@@ -90,6 +90,22 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
         default=InexactPolicy.CONTINUE,
         help_text=_("Sampled answers of engines that do not draw by seed and position (speculative decoding)."),
     )
+    plan = models.ForeignKey(
+        "quotas.Plan",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="tenants",
+        help_text=_("Its weight and priority in busy queues. Empty: weight 1, normal priority."),
+    )
+    webhook_url = models.CharField(
+        _("webhook URL"),
+        max_length=500,
+        blank=True,
+        validators=[URLValidator(schemes=["http", "https"])],
+        help_text=_("Notices are posted there, signed (see docs/usage.md). Empty: by email alone."),
+    )
+    webhook_secret = models.CharField(max_length=100, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

@@ -1,5 +1,6 @@
 """Reads of tenants, members and the audit trail."""
 
+from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.base_user import AbstractBaseUser
@@ -63,6 +64,19 @@ def tenant_configs() -> list[TenantConfig]:
             continue_inexactly=frozenset(
                 kind for kind, name in INEXACT_FIELDS.items() if getattr(tenant, name) == InexactPolicy.CONTINUE
             ),
+            **_plan_fields(tenant),
         )
-        for tenant in Tenant.objects.order_by("pk")
+        for tenant in Tenant.objects.select_related("plan").order_by("pk")
     ]
+
+
+def _plan_fields(tenant: Tenant) -> dict[str, Any]:
+    """Where there is no plan, the snapshot's own defaults hold."""
+    plan = tenant.plan
+    if plan is None:
+        return {}
+    return {
+        "weight": plan.weight,
+        "priority": plan.priority,
+        "request_priorities": frozenset(plan.request_priorities),
+    }

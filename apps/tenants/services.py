@@ -4,6 +4,8 @@ Every write of configuration, here and in the apps above, goes in this order: lo
 publication of the snapshot after commit.
 """
 
+import base64
+import secrets
 from collections.abc import Mapping
 
 from django.contrib.auth.base_user import AbstractBaseUser
@@ -21,6 +23,8 @@ Actor = AbstractBaseUser | None
 """Who does it; None for the system itself (commands, tasks)."""
 
 SYSTEM = "system"
+
+WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105  # says what follows, is none
 
 
 def audit_record(
@@ -56,6 +60,7 @@ def tenant_create(*, tenant: Tenant, actor: Actor = None) -> Tenant:
     Raises:
         ValidationError: A field is not acceptable, or the slug is taken.
     """
+    _webhook_secret_ensure(tenant)
     tenant.full_clean()
     tenant.save(force_insert=True)
     changes = row_changes(None, tenant)
@@ -75,6 +80,9 @@ def tenant_update(*, tenant: Tenant, actor: Actor = None) -> Tenant:
     changes = row_changes(before, tenant)
     if not changes:
         return tenant
+    if isinstance(before, Tenant):
+        tenant.webhook_secret = before.webhook_secret  # renewed by its own service alone
+    _webhook_secret_ensure(tenant)
     if "slug" in changes:
         raise ValidationError({"slug": _("The slug stands in metrics and URLs; it cannot be changed.")}, code="slug")
     tenant.full_clean()
@@ -82,6 +90,32 @@ def tenant_update(*, tenant: Tenant, actor: Actor = None) -> Tenant:
     audit_record(tenant=tenant, actor=actor, action=AuditAction.TENANT_CHANGED, target=tenant, details=changes)
     snapshot_publish_on_commit()
     return tenant
+
+
+@transaction.atomic
+def tenant_webhook_secret_renew(*, tenant: Tenant, actor: Actor = None) -> str:
+    """Gives the tenant a new secret for its webhook and returns it: it is shown to its owner once.
+
+    What is posted from now on is signed with the new one alone.
+    """
+    row_lock(tenant)
+    tenant.webhook_secret = _new_webhook_secret()
+    tenant.save(update_fields=["webhook_secret", "updated_at"])
+    audit_record(
+        tenant=tenant, actor=actor, action=AuditAction.TENANT_WEBHOOK_SECRET_RENEWED, target=tenant, details={}
+    )
+    return tenant.webhook_secret
+
+
+def _webhook_secret_ensure(tenant: Tenant) -> None:
+    """Nothing is ever posted unsigned: a URL without a secret gets one."""
+    if tenant.webhook_url and not tenant.webhook_secret:
+        tenant.webhook_secret = _new_webhook_secret()
+
+
+def _new_webhook_secret() -> str:
+    """Returns a secret in the form of Standard Webhooks (standardwebhooks.com)."""
+    return WEBHOOK_SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 @transaction.atomic

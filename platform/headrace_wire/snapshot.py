@@ -83,6 +83,12 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A client that takes nothing for this long is disconnected (its stream then follows `detached_policy`)."""
     continue_inexactly: frozenset[str] = frozenset(Inexact)
     """Values of `messages.Inexact`: where an answer goes on elsewhere although not as it would have."""
+    weight: int = 1
+    """Share in a fair queue beside other tenants of the same band, 1 to 100."""
+    priority: int = 1
+    """Band of requests that name none: 0 (high) to 3 (low)."""
+    request_priorities: frozenset[int] = frozenset()
+    """Bands that a request may name besides."""
 
 
 class ApiKeyConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,13 @@ from pytest_django import DjangoAssertNumQueries
 from apps.accounts.models import ApiKey
 from apps.accounts.services import api_key_create
 from apps.quotas.enums import QuotaScope
-from apps.quotas.models import Quota
-from apps.quotas.services import quota_create
+from apps.quotas.models import Plan, Quota
+from apps.quotas.services import plan_create, quota_create
 from apps.tenants.enums import AuditAction
 from apps.tenants.models import AuditEvent, Membership, Tenant
-from apps.tenants.services import tenant_create
+from apps.tenants.services import tenant_create, tenant_update
 
+PLANS = reverse("admin:quotas_plan_changelist")
 QUOTAS = reverse("admin:quotas_quota_changelist")
 ADD = reverse("admin:quotas_quota_add")
 
@@ -54,6 +55,25 @@ def test_bad_values_are_shown_in_the_form(
     assert answer.status_code == 200
     assert message in str(answer.context["adminform"].form.errors)
     assert not Quota.all_tenants.exists()
+
+
+def test_a_plan_is_made_and_given_to_a_tenant(
+    admin_client: Client, tenant: Tenant, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    form = {"name": "Gold", "weight": "8", "priority": "0", "request_priorities": ["1", "2"]}
+    assert admin_client.post(reverse("admin:quotas_plan_add"), form).status_code == 302
+    plan = Plan.objects.get()
+    assert (plan.weight, plan.priority, plan.request_priorities) == (8, 0, [1, 2])
+    tenant.plan = plan
+    tenant_update(tenant=tenant)
+    assert "8" in admin_client.get(PLANS).content.decode()
+    refused = admin_client.post(reverse("admin:quotas_plan_delete", args=[plan.pk]), {"post": "yes"})
+    assert refused.status_code in {200, 403}
+    assert Plan.objects.exists()
+    for number in range(8):
+        plan_create(plan=Plan(name=f"Plan {number}"))
+    with django_assert_num_queries(4):
+        admin_client.get(PLANS)
 
 
 def test_list_takes_a_fixed_number_of_queries(

@@ -9,12 +9,12 @@ from apps.accounts.models import ApiKey
 from apps.deployments.models import ModelDeployment
 from apps.quotas import services
 from apps.quotas.enums import BudgetDuration, QuotaScope
-from apps.quotas.models import Quota
+from apps.quotas.models import Plan, Quota
 from apps.quotas.selectors import quota_configs
 from apps.tenants.enums import AuditAction
 from apps.tenants.managers import UnscopedQueryError
 from apps.tenants.models import AuditEvent, Membership, Tenant
-from apps.tenants.services import membership_delete
+from apps.tenants.services import membership_delete, tenant_update
 from headrace_wire import snapshot
 from headrace_wire.api_key import ApiKeyToken
 
@@ -102,6 +102,51 @@ def test_the_database_refuses_what_goes_around_the_services(tenant: Tenant, valu
     quota = services.quota_create(quota=tenant_quota(tenant))
     with pytest.raises(IntegrityError), transaction.atomic():
         Quota.all_tenants.filter(pk=quota.pk).update(**values)
+
+
+def test_a_plan_is_made_changed_and_deleted_with_audit_rows(tenant: Tenant) -> None:
+    plan = services.plan_create(plan=Plan(name="Gold", weight=4))
+    tenant.plan = plan
+    tenant_update(tenant=tenant)
+    with pytest.raises(ValidationError, match="Tenants have this plan"):
+        services.plan_delete(plan=plan)
+    plan.weight = 8
+    services.plan_update(plan=plan)
+    services.plan_update(plan=plan)
+    tenant.plan = None
+    tenant_update(tenant=tenant)
+    services.plan_delete(plan=plan)
+    events = AuditEvent.all_tenants.filter(object_type="quotas.plan").order_by("pk")
+    assert [event.action for event in events] == [
+        AuditAction.PLAN_CREATED,
+        AuditAction.PLAN_CHANGED,
+        AuditAction.PLAN_DELETED,
+    ]
+    assert events[1].details == {"weight": [4, 8]}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"weight": 0},
+        {"weight": 101},
+        {"priority": 4},
+        {"request_priorities": [4]},
+        {"request_priorities": ["high"]},
+        {"request_priorities": 1},
+        {"name": ""},
+    ],
+)
+def test_a_plan_that_no_queue_knows_is_refused(db: None, values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        services.plan_create(plan=Plan(**{"name": "Gold", **values}))
+
+
+@pytest.mark.parametrize("values", [{"weight": 0}, {"weight": 101}, {"priority": 4}])
+def test_the_database_refuses_such_a_plan_too(db: None, values: dict[str, int]) -> None:
+    plan = services.plan_create(plan=Plan(name="Gold"))
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Plan.objects.filter(pk=plan.pk).update(**values)
 
 
 def test_one_quota_per_target_and_deployment(tenant: Tenant, deployment: ModelDeployment) -> None:

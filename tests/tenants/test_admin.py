@@ -1,3 +1,4 @@
+import html
 from typing import Any
 
 import pytest
@@ -57,6 +58,17 @@ def test_a_tenant_is_made_with_its_first_member(admin_client: Client, user: User
     assert Membership.objects.for_tenant(tenant).get().user == user
     assert actions()[-2:] == [AuditAction.TENANT_CREATED, AuditAction.MEMBER_ADDED]
     assert {event.actor for event in AuditEvent.objects.for_tenant(tenant)} == {User.objects.get(is_superuser=True)}
+
+
+def test_a_webhook_secret_is_shown_once(admin_client: Client, tenant: Tenant) -> None:
+    page = reverse("admin:tenants_tenant_renew_webhook_secret", args=[tenant.pk])
+    assert "whsec_" not in admin_client.get(page).content.decode()
+    shown = admin_client.post(page)
+    secret = Tenant.objects.get().webhook_secret
+    assert secret in html.unescape(shown.content.decode())
+    assert "no-store" in shown["Cache-Control"]
+    for again in (page, change_page(tenant), AUDIT):
+        assert secret not in html.unescape(admin_client.get(again).content.decode())
 
 
 def test_members_are_changed_and_removed_on_the_tenants_page(admin_client: Client, membership: Membership) -> None:
@@ -142,11 +154,11 @@ def test_lists_take_a_fixed_number_of_queries(
             membership_create(tenant=tenant, user=user)
 
     make(0, 1)
-    for url, queries in ((TENANTS, 4), (MEMBERS, 5), (AUDIT, 5)):
+    for url, queries in ((TENANTS, 5), (MEMBERS, 5), (AUDIT, 5)):
         admin_client.get(url)
         with django_assert_num_queries(queries, info=url):
             admin_client.get(url)
     make(1, 8)
-    for url, queries in ((TENANTS, 4), (MEMBERS, 5), (AUDIT, 5)):
+    for url, queries in ((TENANTS, 5), (MEMBERS, 5), (AUDIT, 5)):
         with django_assert_num_queries(queries, info=url):
             admin_client.get(url)

@@ -3,6 +3,8 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from apps.accounts.models import User
+from apps.quotas.models import Plan
+from apps.quotas.services import plan_create
 from apps.tenants import selectors, services
 from apps.tenants.enums import AuditAction, InexactPolicy, MemberRole
 from apps.tenants.managers import UnscopedQueryError
@@ -121,6 +123,35 @@ def test_the_chosen_place_is_one_of_the_users_own(membership: Membership, other_
 def test_a_query_without_a_tenant_is_refused(db: None, model: type[Membership] | type[AuditEvent]) -> None:
     with pytest.raises(UnscopedQueryError, match="for_tenant"):
         model.objects.all()
+
+
+def test_a_plan_is_in_the_snapshot(tenant: Tenant) -> None:
+    tenant.plan = plan_create(plan=Plan(name="Gold", weight=8, priority=0, request_priorities=[2, 0, 2]))
+    services.tenant_update(tenant=tenant)
+    (config,) = selectors.tenant_configs()
+    assert (config.weight, config.priority, config.request_priorities) == (8, 0, frozenset({0, 2}))
+
+
+def test_a_webhook_never_lacks_a_secret_and_no_audit_row_has_it(tenant: Tenant) -> None:
+    tenant.webhook_url = "https://example.org/hook"
+    services.tenant_update(tenant=tenant)
+    first = Tenant.objects.get().webhook_secret
+    assert first.startswith("whsec_")
+    second = services.tenant_webhook_secret_renew(tenant=tenant)
+    stale = Tenant.objects.get()
+    stale.webhook_secret, stale.name = first, "Renamed"
+    services.tenant_update(tenant=stale)
+    assert Tenant.objects.get().webhook_secret == second != first
+    events = AuditEvent.objects.for_tenant(tenant)
+    assert events.filter(action=AuditAction.TENANT_WEBHOOK_SECRET_RENEWED).count() == 1
+    assert not [event for event in events if first in str(event.details) or second in str(event.details)]
+
+
+@pytest.mark.parametrize("url", ["ftp://example.org/", "javascript:alert(1)", "example.org/hook"])
+def test_a_webhook_goes_to_http_only(tenant: Tenant, url: str) -> None:
+    tenant.webhook_url = url
+    with pytest.raises(ValidationError):
+        services.tenant_update(tenant=tenant)
 
 
 def test_snapshot_section(tenant: Tenant) -> None:

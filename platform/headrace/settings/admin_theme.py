@@ -49,6 +49,7 @@ UNFOLD: dict[str, Any] = {
                     _link("Tenants", "domain", "tenants_tenant"),
                     _link("Members", "groups", "tenants_membership"),
                     _link("API keys", "key", "accounts_apikey"),
+                    _link("Plans", "balance", "quotas_plan"),
                     _link("Quotas", "speed", "quotas_quota"),
                     _link("Conversations", "chat", "chat_conversation"),
                 ],
