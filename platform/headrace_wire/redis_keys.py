@@ -225,6 +225,19 @@ def usage_key() -> str:
     return f"{CONTROL_TAG}:usage"
 
 
+def usage_lock_key() -> str:
+    """Who stores usage now. Owner: the ledger's task. STRING, TTL 30 s; a second one would only wait for the first."""
+    return f"{usage_key()}:lock"
+
+
+def usage_set_aside_key() -> str:
+    """Ended streams that the ledger cannot read. Owner: the ledger; `manage.py usage_retry` moves them back.
+
+    STREAM, fields as they were, and `entry` (their first id) and `problem`; no TTL and never trimmed: it is billed.
+    """
+    return f"{usage_key()}:set-aside"
+
+
 def soft_limits_key() -> str:
     """Soft budgets that were passed and not announced yet. Owner: `settle` writes, Celery deletes.
 
