@@ -8,6 +8,7 @@ from apps.api.error_rendering import error_body
 from apps.api.http import ClientDisconnectedError, Exchange, Receive, Scope, Send
 from apps.api.models_list import model_retrieve, models_list
 from apps.api.stream_events import stream_follow, stream_retrieve, stream_stop
+from apps.api.stream_tickets import stream_ticket
 from apps.streams.gateway import Gateway
 from apps.streams.runtime import current_gateway
 from headrace_wire.errors import (
@@ -70,6 +71,9 @@ async def _route_stream(exchange: Exchange, gateway: Gateway, stream_id: str, re
         case ["events"]:
             _require(method, "GET", path)
             await stream_follow(exchange, gateway, stream_id)
+        case ["ticket"]:
+            _require(method, "POST", path)
+            await stream_ticket(exchange, gateway, stream_id)
         case ["cancel"]:
             _require(method, "POST", path)
             await stream_stop(exchange, gateway, stream_id)

@@ -14,6 +14,7 @@ from apps.api.http import Exchange
 from apps.api.openai_format import usage_object
 from apps.api.protocol import FrameWriter, final_frame
 from apps.api.serving import EVENT_STREAM, SSE_HEADERS, until_disconnect
+from apps.api.stream_tickets import reader_of
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
@@ -84,7 +85,7 @@ async def stream_follow(exchange: Exchange, gateway: Gateway, stream_id: str) ->
     Raises:
         HeadraceError: not allowed, unknown, expired, or a cursor that is no position.
     """
-    caller = _caller(exchange, gateway)
+    caller = reader_of(exchange, gateway, stream_id)
     after = _cursor(exchange)
     subscription, deployment = await stream_attach(
         gateway=gateway, caller=caller, stream_id=_checked(stream_id), after=after

@@ -59,6 +59,17 @@ class ConfigView:
             )
         return self._admitted(key)
 
+    def bearer_of(self, public_id: str) -> Caller:
+        """Return the caller of a key in whose name we signed something.
+
+        Raises:
+            InvalidApiKeyError: the key is gone, has expired or was revoked, or its tenant is not active.
+        """
+        key = self._keys.get(public_id)
+        if key is None:
+            raise InvalidApiKeyError("The API key that asked for this access is gone.")
+        return self._admitted(key)
+
     def renewed(self, caller: Caller) -> Caller:
         """Return the caller as this configuration knows it: a connection that stays open outlives keys and tenants.
 

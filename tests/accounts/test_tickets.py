@@ -60,3 +60,31 @@ def test_refuses_a_changed_one(membership: Membership) -> None:
     body, _, signature = text.rpartition(":")
     with pytest.raises(tickets.InvalidTicketError):
         tickets.chat_ticket_read(f"{body}x:{signature}")
+
+
+STREAM = "strm-000000000000000000000000"
+
+
+def test_a_stream_ticket_is_for_one_stream() -> None:
+    text = tickets.stream_ticket_create(stream_id=STREAM, public_id="k")
+    assert tickets.stream_ticket_read(text, stream_id=STREAM).public_id == "k"
+    assert not set(text) & set(":+/=&?# "), "a query string holds it as it is"
+    with pytest.raises(tickets.InvalidTicketError):
+        tickets.stream_ticket_read(text, stream_id=STREAM[:-1] + "1")
+
+
+def test_a_stream_ticket_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tickets.stream_ticket_create(stream_id=STREAM, public_id="k", seconds=30)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 29)
+    tickets.stream_ticket_read(text, stream_id=STREAM)
+    monkeypatch.setattr(time, "time", lambda: now + 31)
+    with pytest.raises(tickets.InvalidTicketError):
+        tickets.stream_ticket_read(text, stream_id=STREAM)
+
+
+def test_a_chat_ticket_reads_no_stream_and_the_other_way_round(membership: Membership) -> None:
+    with pytest.raises(tickets.InvalidTicketError):
+        tickets.stream_ticket_read(tickets.chat_ticket_create(membership=membership), stream_id=STREAM)
+    with pytest.raises(tickets.InvalidTicketError):
+        tickets.chat_ticket_read(tickets.stream_ticket_create(stream_id=STREAM, public_id="k"))

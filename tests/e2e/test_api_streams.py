@@ -124,10 +124,40 @@ def test_unknown_foreign_and_expired_streams(http: httpx.Client, probe: StreamPr
     assert http.get(f"/v1/streams/{foreign}").status_code == 404
     expired = finished_stream(http)
     probe.redis.delete(redis_keys.log_key(expired))
+    assert http.post(f"/v1/streams/{foreign}/ticket").json()["error"]["code"] == "stream_not_found"
     for path in (f"/v1/streams/{expired}", f"/v1/streams/{expired}/events"):
         answer = http.get(path)
         assert answer.status_code == 410
         assert answer.json()["error"]["code"] == "stream_expired"
+
+
+def test_a_ticket_reads_its_stream_and_nothing_else(
+    live_stack: LiveStack, http: httpx.Client, probe: StreamProbe
+) -> None:
+    mine, other = finished_stream(http), finished_stream(http)
+    answer = http.post(f"/v1/streams/{mine}/ticket", json={"expires_in": 60})
+    assert answer.status_code == 200
+    ticket = answer.json()
+    with httpx.Client(base_url=live_stack.base_url, timeout=20) as anybody:
+        events = events_of(anybody, mine, params={"ticket": ticket["ticket"], "after": 4})
+        assert text_of(events) == "".join(e.text for e in probe.deltas(mine) if e.seq > 4)
+        with anybody.stream("GET", ticket["url"]) as followed:
+            assert followed.headers["access-control-allow-origin"] == "*"
+        refused = [
+            anybody.get(f"/v1/streams/{other}/events", params={"ticket": ticket["ticket"]}),
+            anybody.get(f"/v1/streams/{mine}/events", params={"ticket": ticket["ticket"] + "x"}),
+            anybody.get(f"/v1/streams/{mine}", params={"ticket": ticket["ticket"]}),
+            anybody.delete(f"/v1/streams/{mine}", params={"ticket": ticket["ticket"]}),
+            anybody.post(f"/v1/streams/{mine}/ticket", params={"ticket": ticket["ticket"]}),
+        ]
+    assert {(answer.status_code, answer.json()["error"]["code"]) for answer in refused} == {(401, "invalid_api_key")}
+
+
+@pytest.mark.parametrize("body", [{"expires_in": 0}, {"expires_in": 3601}, {"expires_in": "soon"}])
+def test_a_ticket_lasts_an_hour_at_most(http: httpx.Client, body: dict[str, Any]) -> None:
+    answer = http.post(f"/v1/streams/{finished_stream(http)}/ticket", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "expires_in"
 
 
 def test_a_stream_tells_its_state(http: httpx.Client) -> None:
