@@ -41,10 +41,10 @@ class CreditBook:
         self._due: dict[str, int] = {}
         self._wake = asyncio.Event()
 
-    def open(self, stream_id: str, *, window: int, acknowledged: int = 0, granted: int = 0) -> None:
+    def open(self, stream_id: str, *, window: int, granted: int = 0) -> None:
         """Start an account, unless the stream has one. `granted` is what its owner knows already."""
         if window and stream_id not in self._accounts:
-            self._accounts[stream_id] = _Account(window, acknowledged, granted)
+            self._accounts[stream_id] = _Account(window, granted=granted)
 
     def acknowledge(self, stream_id: str, position: int) -> None:
         """Note that a reader has everything up to `position`."""

@@ -25,11 +25,11 @@ async def gateway(redis_url: str) -> AsyncIterator[Gateway]:
 
 
 async def admit(
-    gateway: Gateway, stream_id: str, *, deployment: str = "sim", queue_timeout_seconds: float = 60
+    gateway: Gateway, stream_id: str, *, deployment: str = "sim", queue_timeout_seconds: float = 60, window: int = 0
 ) -> None:
     """Open the log and admit a request, past rendering."""
     request = GenerateRequest(
-        stream_id, "a" * 32, deployment, SamplingParams(max_tokens=8), "salt", prompt_ids=b"\1\0\0\0"
+        stream_id, "a" * 32, deployment, SamplingParams(max_tokens=8), "salt", prompt_ids=b"\1\0\0\0", window=window
     )
     await gateway.functions.call_many(
         [

@@ -33,9 +33,9 @@ async def told(gateway: Gateway, *, count: int) -> list[Any]:
     return messages
 
 
-async def owned_stream(gateway: Gateway) -> str:
+async def owned_stream(gateway: Gateway, *, window: int = 0) -> str:
     stream_id = new_stream_id()
-    await admit(gateway, stream_id)
+    await admit(gateway, stream_id, window=window)
     await gateway.queue.claim(WORKER, deployment="sim", want=1)
     return stream_id
 
@@ -72,6 +72,17 @@ async def test_many_acknowledgements_share_a_message(gateway: Gateway) -> None:
         gateway.credit.acknowledge(stream_id, position)
     assert (await told(gateway, count=1))[-1] == Credit(stream_id, 406), "in steps of two"
     assert await gateway.redis.xlen(redis_keys.control_key(WORKER)) == 2, "one, beside the one that made the channel"
+
+
+async def test_who_resumes_where_the_credit_ends_gets_more(gateway: Gateway) -> None:
+    """Its last acknowledgement went down with another gateway, and it has nothing more to acknowledge."""
+    stream_id = await owned_stream(gateway, window=16)
+    await gateway.token_log.append([Append(Delta(stream_id, 10**15, 16, 16, "x"))])
+    caller = gateway.config.authenticate(KEY_A.reveal())
+    for after in (16, 10**9):  # it cannot have more than there is
+        subscription, _ = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=after)
+        assert await told(gateway, count=1) == [Credit(stream_id, 16 + 16)], "by the window that it was started with"
+        subscription.close()
 
 
 async def test_credit_that_a_restarted_redis_forgot_is_granted_again(gateway: Gateway) -> None:

@@ -45,8 +45,10 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
         raise DependencyUnavailableError("The stream store does not answer; try again.") from error
     gateway.detachment.returned(stream_id)
     if not record.state.is_terminal:
-        window = window_of(caller.tenant, None)
-        gateway.credit.open(stream_id, window=window, acknowledged=after, granted=record.credit)
+        window = record.window if record.window is not None else window_of(caller.tenant, None)
+        gateway.credit.open(stream_id, window=window, granted=record.credit)
+        # What it resumes after, it has; its acknowledgement may be lost, and there may be nothing more for it to take.
+        gateway.credit.acknowledge(stream_id, min(after, tail.seq if tail is not None else 0))
     is_ahead = tail is not None and after > tail.seq
     subscription = gateway.delivery.subscribe(
         stream_id, after=after, read_log=True, caller=caller, had_under=record.epoch if is_ahead else 0

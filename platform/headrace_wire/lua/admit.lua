@@ -1,7 +1,7 @@
 -- admit: decide over one stream, all or nothing. Idempotent by stream id.
 -- KEYS  1 stream record prefix · 2 queue · 3 bucket prefix · 4 budget prefix · 5 idempotency key of the caller (optional)
 -- ARGV  1 stream id · 2 tenant id · 3 deployment · 4 request (msgpack) · 5 queue limit (streams) · 6 queue deadline (ms from now)
---       7 record TTL while alive (ms) · 8 log TTL after the end (ms) · 9 token credit to start with (0: no limit)
+--       7 record TTL while alive (ms) · 8 log TTL after the end (ms) · 9 window, and credit to start with (0: no limit)
 --       10 AdmissionTerms (msgpack) · 11 value of the idempotency key · 12 its TTL (ms)
 -- Returns {verdict, ...}, and nothing was changed unless it is 'queued':
 --       'queued', position (1: next), rates · 'full', how many wait · 'known' (a repeated call) ·
@@ -25,6 +25,7 @@ define('admit', function(keys, args)
   local deadline, band, caps = now + tonumber(args[6]), terms[6], {}
   redis.call('HSET', record, 'tenant', tenant, 'deployment', args[3], 'request', args[4], 'epoch', '0',
     'admitted_ms', int(now), 'deadline_ms', int(deadline), 'attempts', '0', 'log_ttl_ms', args[8], 'credit', args[9],
+    'window', args[9],
     'reserved', quotas_reserve(terms, writes, now), 'band', band, 'weight', terms[7], 'prompt', terms[1])
   redis.call('PEXPIRE', record, args[7])
   for _, q in ipairs(terms[5]) do

@@ -171,9 +171,9 @@ class RequestQueue:
 
     async def record(self, stream_id: str) -> StreamRecord | None:
         """Return the record, or None when there is none (any more). The caller compares the tenant."""
-        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason"]
+        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason", "window"]
         row: Reply = await self._redis.hmget(redis_keys.stream_key(stream_id), names)
-        tenant, deployment, state, epoch, ttl, credit, reason = row
+        tenant, deployment, state, epoch, ttl, credit, reason, window = row
         if tenant is None or deployment is None or state is None:
             return None
         return StreamRecord(
@@ -184,6 +184,7 @@ class RequestQueue:
             int(ttl or 0) // 1000,
             int(credit or 0),
             (reason or b"").decode(),
+            None if window is None else int(window),
         )
 
     # ---- owners

@@ -144,6 +144,8 @@ class StreamRecord(Struct, frozen=True):
     credit: int = 0
     reason: str = ""
     """Why it is held or suspended."""
+    window: int | None = None
+    """Tokens that it may be ahead of the acknowledged ones; 0 for no limit, None where an older release started it."""
 
 
 def admission(reply: Reply) -> Admission:
