@@ -38,9 +38,10 @@ async def chat_completions(exchange: Exchange, gateway: Gateway) -> None:
     """
     caller = gateway.authenticate(exchange.bearer())
     gateway.config.require_scope(caller, ApiKeyScope.INFERENCE)
-    body = await exchange.body()
-    request = parse_chat_completion(body)
-    await until_disconnect(exchange, _serve(exchange, gateway, caller, request, _idempotency(exchange, body)))
+    with gateway.connections.held(caller):
+        body = await exchange.body()
+        request = parse_chat_completion(body)
+        await until_disconnect(exchange, _serve(exchange, gateway, caller, request, _idempotency(exchange, body)))
 
 
 async def _serve(

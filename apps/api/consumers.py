@@ -54,11 +54,14 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         self._pumps: dict[StreamPump, asyncio.Task[None]] = {}
         self._frames = FrameRate()
         self._cancels: set[asyncio.Task[None]] = set()
+        self._counted_as: Caller | None = None
         offered = self.scope["subprotocols"]
         await self.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
         try:
             self.gateway = await current_gateway()
             self.caller = self._authenticate(offered)
+            self.gateway.connections.enter(self.caller)
+            self._counted_as = self.caller
             limit_stall(self.scope, self.caller.tenant.stall_timeout_seconds)
             if offered and SUBPROTOCOL not in offered:
                 raise InvalidRequestError(f"Offer the subprotocol {SUBPROTOCOL}.")
@@ -68,17 +71,28 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
         """Act on one frame; a bad one gets an error and the connection stays."""
+        try:
+            frame = parse_frame(text_data)
+            if isinstance(frame, Ack) and self._acknowledge(frame):
+                return
+            await self._slow_down()
+            self._dispatch(frame)
+        except HeadraceError as error:
+            await self._slow_down()
+            await self.send(error_frame(error))
+
+    async def _slow_down(self) -> None:
         delay = self._frames.take()
         if delay:
+            metrics.FRAMES_DELAYED.inc()
             # Channels reads the next frame when this returns; the server's inbox is bounded and pauses reading.
             await asyncio.sleep(delay)
-        try:
-            self._dispatch(parse_frame(text_data))
-        except HeadraceError as error:
-            await self.send(error_frame(error))
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002
         """Stop the pumps; their streams go on or end as the tenant's policy says."""
+        if self._counted_as is not None:
+            self.gateway.connections.leave(self._counted_as)
+            self._counted_as = None
         await cancel_and_wait(*self._pumps.values())
         await asyncio.gather(*self._cancels, return_exceptions=True)
 
@@ -89,8 +103,6 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             task = asyncio.create_task(self._cancel(frame.stream_id))
             self._cancels.add(task)
             task.add_done_callback(self._cancels.discard)
-        else:
-            self._acknowledge(frame)
 
     def _start_pump(self, frame: Generate | Resume) -> None:
         if len(self._pumps) >= MAX_STREAMS_PER_CONNECTION:
@@ -119,10 +131,10 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         except HeadraceError as error:
             await self.send(error_frame(error, stream_id=stream_id))
 
-    def _acknowledge(self, frame: Ack) -> None:
-        for pump in self._pumps:
-            if pump.stream_id == frame.stream_id:
-                pump.acknowledge(frame.seq)
+    def _acknowledge(self, frame: Ack) -> bool:
+        """Pass an acknowledgement on; say whether there was anything new in it."""
+        news = [pump.acknowledge(frame.seq) for pump in self._pumps if pump.stream_id == frame.stream_id]
+        return any(news)
 
     def _stalled(self) -> None:
         """Close: the client has acknowledged nothing for its tenant's stall timeout."""

@@ -1,4 +1,8 @@
-"""How fast one connection may send frames. A flood is slowed, not refused: reading pauses, so TCP slows its sender."""
+"""How fast one connection may send frames. A flood is slowed, not refused: reading pauses, so TCP slows its sender.
+
+Acknowledgements of something new are not counted: there cannot be more of them than tokens were sent, and a client that
+acknowledges each token must not be slowed to this rate, nor wait with a `cancel` behind them.
+"""
 
 import time
 

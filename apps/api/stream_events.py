@@ -86,10 +86,12 @@ async def stream_follow(exchange: Exchange, gateway: Gateway, stream_id: str) ->
         HeadraceError: not allowed, unknown, expired, or a cursor that is no position.
     """
     caller = reader_of(exchange, gateway, stream_id)
-    after = _cursor(exchange)
-    subscription, deployment = await stream_attach(
-        gateway=gateway, caller=caller, stream_id=_checked(stream_id), after=after
-    )
+    with gateway.connections.held(caller):
+        await _follow(exchange, gateway, caller, _checked(stream_id), _cursor(exchange))
+
+
+async def _follow(exchange: Exchange, gateway: Gateway, caller: Caller, stream_id: str, after: int) -> None:
+    subscription, deployment = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=after)
     answer = Answer(deployment, "sse", exchange.started_at)
     follower = Follower(gateway, subscription, tenant_id=caller.tenant.id)
     try:

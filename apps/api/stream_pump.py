@@ -54,14 +54,19 @@ class StreamPump:
         self._arrived_at = time.perf_counter()
         self._subscription: Subscription | None = None
 
-    def acknowledge(self, seq: int) -> None:
-        """Note that the client has handled everything up to `seq`; more than was sent counts as what was sent."""
+    def acknowledge(self, seq: int) -> bool:
+        """Note that the client has handled everything up to `seq`; say whether that is news.
+
+        More than was sent counts as what was sent.
+        """
         position = min(seq, self.sent_seq)
-        if position > self.acknowledged_seq and self.stream_id is not None:
-            self.acknowledged_seq = position
-            self._told_slow = False
-            self._stall.progress(still_owed=position < self.sent_seq)
-            self._gateway.credit.acknowledge(self.stream_id, position)
+        if position <= self.acknowledged_seq or self.stream_id is None:
+            return False
+        self.acknowledged_seq = position
+        self._told_slow = False
+        self._stall.progress(still_owed=position < self.sent_seq)
+        self._gateway.credit.acknowledge(self.stream_id, position)
+        return True
 
     async def run(self) -> None:
         """Serve the stream to its end; errors become frames, a lost connection ends it quietly."""

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from apps.streams import metrics
 from apps.streams.config_view import Caller, ConfigReader, ConfigView
+from apps.streams.connections import ConnectionLimit
 from apps.streams.credit_book import CreditBook
 from apps.streams.delivery import Delivery
 from apps.streams.detachment import Departure, Detachment
@@ -40,7 +41,13 @@ class Gateway:
     """
 
     def __init__(
-        self, *, redis_url: str, secret_key: str, lease_seconds: float = 5.0, limit: StreamLimit | None = None
+        self,
+        *,
+        redis_url: str,
+        secret_key: str,
+        lease_seconds: float = 5.0,
+        limit: StreamLimit | None = None,
+        connections: ConnectionLimit | None = None,
     ) -> None:
         self.secret = secret_key.encode()
         self.lease_seconds = lease_seconds
@@ -52,6 +59,7 @@ class Gateway:
         self.fleet = FleetView(self.redis, self.renderers)
         self.config_reader = ConfigReader(self.redis, on_change=lambda _: self._end_revoked())
         self.limit = limit or StreamLimit()
+        self.connections = connections or ConnectionLimit()
         self.credit = CreditBook(self.queue)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)

@@ -31,6 +31,12 @@ CREDIT_STALLS = Counter(
     "headrace_credit_stalls_total", "Times that a reader had everything that its credit allowed and acknowledged less."
 )
 CLIENTS_STALLED = Counter("headrace_clients_stalled_total", "Clients closed because they acknowledged nothing in time.")
+CONNECTIONS_REFUSED = Counter(
+    "headrace_connections_refused_total", "Connections refused because their tenant or user has too many."
+)
+FRAMES_DELAYED = Counter(
+    "headrace_frames_delayed_total", "WebSocket frames that waited because their connection sends too many."
+)
 TRANSPORT_BUFFERED = Gauge(
     "headrace_transport_buffered_bytes", "Bytes in user space that clients do not take.", multiprocess_mode="livesum"
 )

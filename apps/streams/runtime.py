@@ -5,6 +5,7 @@ import asyncio
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from apps.streams.connections import ConnectionLimit
 from apps.streams.gateway import Gateway
 from apps.streams.limits import StreamLimit
 from headrace_wire.errors import DependencyUnavailableError
@@ -38,6 +39,7 @@ async def start_gateway() -> Gateway:
                 secret_key=settings.SECRET_KEY,
                 lease_seconds=settings.HEADRACE_LEASE_SECONDS,
                 limit=StreamLimit(settings.HEADRACE_SOFT_STREAMS, settings.HEADRACE_MAX_STREAMS),
+                connections=ConnectionLimit(settings.HEADRACE_USER_CONNECTIONS),
             )
             try:
                 await gateway.start()

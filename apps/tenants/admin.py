@@ -57,7 +57,7 @@ class TenantAdmin(ServiceAdmin):
             _("Streams"),
             {
                 "fields": [
-                    ("stream_window", "stall_timeout_seconds"),
+                    ("stream_window", "stall_timeout_seconds", "max_connections"),
                     "detached_policy",
                     ("detached_tokens", "detached_grace_seconds"),
                 ],

@@ -42,11 +42,16 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
         help_text=_("Seconds that a finished stream can still be resumed or read again. At least 3600."),
     )
     stream_window = models.PositiveIntegerField(
-        default=512,
+        default=256,
         validators=[MinValueValidator(8), MaxValueValidator(65536)],
         help_text=_(
             "Tokens that the engine may be ahead of what a client took. Smaller saves GPU time on slow clients."
         ),
+    )
+    max_connections = models.PositiveIntegerField(
+        default=1024,
+        validators=[MinValueValidator(1), MaxValueValidator(1_000_000)],
+        help_text=_("Connections that its clients may have open at one gateway; more are refused with 429."),
     )
     detached_policy = models.CharField(
         max_length=16,

@@ -56,6 +56,7 @@ def tenant_configs() -> list[TenantConfig]:
             active=tenant.is_active,
             time_zone=tenant.time_zone,
             stream_window=tenant.stream_window,
+            max_connections=tenant.max_connections,
             detached_policy=DetachedPolicy(tenant.detached_policy),
             detached_tokens=tenant.detached_tokens,
             detached_grace_seconds=tenant.detached_grace_seconds,

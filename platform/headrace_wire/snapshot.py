@@ -70,8 +70,10 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     active: bool = True
     time_zone: str = "UTC"
-    stream_window: int = 512
+    stream_window: int = 256
     """Tokens the engine may be ahead of the slowest bound in DESIGN 3.4 (`generated - held_back - acknowledged`)."""
+    max_connections: int = 1024
+    """WebSockets and requests that its callers may have open at one gateway."""
     detached_policy: DetachedPolicy = DetachedPolicy.FINISH
     detached_tokens: int = 256
     """Tokens generated without a viewer before `continue` suspends."""

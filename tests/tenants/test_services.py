@@ -44,6 +44,7 @@ def test_an_update_without_a_change_leaves_no_trace(tenant: Tenant) -> None:
         ("time_zone", "Mars/Olympus"),
         ("log_retention_seconds", 3599),
         ("stream_window", 7),
+        ("max_connections", 0),
         ("detached_policy", "forget"),
         ("retention_days", 0),
         ("stall_timeout_seconds", 0.0),
