@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from headrace_worker.vllm_arguments import CPU_BLOCK_SIZE
 from tests.support.live_stack import LiveStack, running_stack
+from tests.support.slow_clients import MODEL
 
 MARKDOWN = """# A short answer
 
@@ -32,6 +34,9 @@ def flow(x):
 - two 🌊 สวัสดี 👩‍👩‍👧 漢字
 """
 
+ENGINE_KV_TOKENS = 20 * 1024
+"""Of the real engine: room for eight conversations of 2,200 tokens, and little more."""
+
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "quick": {"engine_args": {"ttft_ms": 30, "tpot_ms": 8, "answer": MARKDOWN}},
     "slow": {"engine_args": {"ttft_ms": 100, "tpot_ms": 50}, "default_max_tokens": 512},
@@ -50,6 +55,25 @@ def live_stack() -> Iterator[LiveStack]:
     with (
         tempfile.TemporaryDirectory(prefix="headrace-e2e-") as folder,
         running_stack(Path(folder), DEPLOYMENTS) as stack,
+    ):
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def engine_stack(tiny_model: Path) -> Iterator[LiveStack]:
+    """Redis, a gateway and a worker with vLLM and the tiny model; started once. What is held stays in the engine."""
+    deployment = {
+        "model": str(tiny_model),
+        "engine": "vllm",
+        "dtype": "float32",
+        "max_model_len": 8192,
+        "max_num_seqs": 8,
+        "engine_args": {"num_gpu_blocks_override": ENGINE_KV_TOKENS // CPU_BLOCK_SIZE + 1},
+    }
+    limits = {"HEADRACE_HELD_KV_SHARE": "1", "HEADRACE_HELD_KV_SHARE_PER_TENANT": "1", "HEADRACE_HOLD_SECONDS": "600"}
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-engine-") as folder,
+        running_stack(Path(folder), {MODEL: deployment}, HEADRACE_DRAIN_SECONDS="1", **limits) as stack,
     ):
         yield stack
 

@@ -1,9 +1,7 @@
-"""Both interfaces on the real engine: vLLM with the tiny model, one engine for this file."""
+"""Both interfaces on the real engine: vLLM with the tiny model."""
 
 import json
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +10,8 @@ import pytest
 from websockets.sync.client import connect
 
 from headrace_wire.messages import StreamState
-from tests.support.live_stack import LiveStack, running_stack
+from tests.support.live_stack import LiveStack
+from tests.support.slow_clients import MODEL
 from tests.support.stream_probe import StreamProbe
 
 pytestmark = pytest.mark.engine
@@ -22,22 +21,8 @@ SCRIPTS = "🌊 สวัสดี 👩‍👩‍👧 漢字 é"
 
 
 @pytest.fixture(scope="module")
-def stack(tiny_model: Path) -> Iterator[LiveStack]:
-    deployments = {
-        "tiny": {
-            "model": str(tiny_model),
-            "engine": "vllm",
-            "dtype": "float32",
-            "max_model_len": 2048,
-            "max_num_seqs": 8,
-            "engine_args": {},
-        }
-    }
-    with (
-        tempfile.TemporaryDirectory(prefix="headrace-engine-") as folder,
-        running_stack(Path(folder), deployments) as stack,
-    ):
-        yield stack
+def stack(engine_stack: LiveStack) -> LiveStack:
+    return engine_stack
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +42,7 @@ def probe(stack: LiveStack) -> StreamProbe:
 
 
 def test_streamed_text_equals_the_plain_answer(client: openai.OpenAI) -> None:
-    options: dict[str, Any] = {"model": "tiny", "messages": ASK, "temperature": 0, "max_tokens": 120}
+    options: dict[str, Any] = {"model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 120}
     plain = client.chat.completions.create(**options)
     chunks = list(client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
     streamed = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
@@ -76,7 +61,7 @@ def test_every_script_arrives_byte_exact(client: openai.OpenAI) -> None:
         "additionalProperties": False,
     }
     chunks = client.chat.completions.create(
-        model="tiny",
+        model=MODEL,
         messages=ASK,
         temperature=0,
         max_tokens=200,
@@ -89,7 +74,7 @@ def test_every_script_arrives_byte_exact(client: openai.OpenAI) -> None:
 
 
 def test_a_stop_string_is_cut_exactly(client: openai.OpenAI) -> None:
-    options: dict[str, Any] = {"model": "tiny", "messages": ASK, "temperature": 0, "max_tokens": 60}
+    options: dict[str, Any] = {"model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 60}
     whole = client.chat.completions.create(**options).choices[0].message.content
     assert whole is not None
     stop = whole[30:36]
@@ -99,7 +84,7 @@ def test_a_stop_string_is_cut_exactly(client: openai.OpenAI) -> None:
 
 
 def test_seeded_sampling_repeats(client: openai.OpenAI) -> None:
-    options: dict[str, Any] = {"model": "tiny", "messages": ASK, "temperature": 1, "max_tokens": 30}
+    options: dict[str, Any] = {"model": MODEL, "messages": ASK, "temperature": 1, "max_tokens": 30}
     first, second, other = (client.chat.completions.create(**options, seed=seed) for seed in (7, 7, 8))
     assert first.choices[0].message.content == second.choices[0].message.content
     assert first.choices[0].message.content != other.choices[0].message.content
@@ -107,14 +92,14 @@ def test_seeded_sampling_repeats(client: openai.OpenAI) -> None:
 
 def test_a_long_prompt_is_refused_with_its_length(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as error:
-        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "river " * 3000}])
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "river " * 9000}])
     assert error.value.code == "context_length_exceeded"
-    assert "2048" in error.value.message
+    assert "8192" in error.value.message
 
 
 def test_the_prefix_cache_is_used_within_a_tenant(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "A long story about water. " * 30}]
-    options: dict[str, Any] = {"model": "tiny", "messages": messages, "max_tokens": 2}
+    options: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": 2}
     client.chat.completions.create(**options)
     usage = client.chat.completions.create(**options).usage
     assert usage is not None
@@ -126,7 +111,7 @@ def test_the_prefix_cache_is_used_within_a_tenant(client: openai.OpenAI) -> None
 def test_leaving_http_stops_the_engine(stack: LiveStack, probe: StreamProbe, stream: bool) -> None:
     before = probe.stream_ids()
     headers = {"authorization": f"Bearer {stack.api_key}"}
-    body = {"model": "tiny", "messages": ASK, "max_tokens": 1900, "ignore_eos": True, "stream": stream}
+    body = {"model": MODEL, "messages": ASK, "max_tokens": 1900, "ignore_eos": True, "stream": stream}
     url = f"{stack.base_url}/v1/chat/completions"
     with httpx.Client(timeout=0.7 if not stream else 20) as http:
         if stream:
@@ -142,7 +127,7 @@ def test_leaving_http_stops_the_engine(stack: LiveStack, probe: StreamProbe, str
 def test_cancel_over_websocket_stops_the_engine(stack: LiveStack, probe: StreamProbe) -> None:
     headers = {"Authorization": f"Bearer {stack.api_key}"}
     with connect(stack.ws_url, subprotocols=["headrace.v1"], additional_headers=headers) as socket:  # type: ignore[list-item]
-        frame = {"type": "generate", "model": "tiny", "messages": ASK, "max_tokens": 1900, "ignore_eos": True}
+        frame = {"type": "generate", "model": MODEL, "messages": ASK, "max_tokens": 1900, "ignore_eos": True}
         socket.send(json.dumps(frame))
         while (heard := json.loads(socket.recv(timeout=60)))["type"] != "delta":
             pass
@@ -159,6 +144,6 @@ def _check_stopped(probe: StreamProbe, stream_id: str) -> int:
     assert ended.state is StreamState.CANCELLED
     assert 0 < ended.usage.completion_tokens < 1900
     assert ended.usage.completion_tokens == probe.token_count(stream_id)
-    worker = probe.wait_until_idle("tiny")
+    worker = probe.wait_until_idle(MODEL)
     assert (worker.num_requests_running, worker.num_requests_waiting) == (0, 0)
     return ended.usage.completion_tokens

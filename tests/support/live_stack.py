@@ -1,4 +1,4 @@
-"""All of Headrace as real processes: Redis, gateway, simulated workers, Celery. On SQLite, so that it starts fast."""
+"""All of Headrace as real processes: Redis, gateway, workers, Celery. On SQLite, so that it starts fast."""
 
 import json
 import signal
@@ -15,6 +15,7 @@ from tests.support.environment import REPOSITORY_ROOT, child_environment
 from tests.support.processes import Process, free_port
 
 START_SECONDS = 60.0
+ENGINE_START_SECONDS = 180.0
 GATEWAY = "gateway"
 
 
@@ -39,11 +40,13 @@ class LiveStack:
     environ: Mapping[str, str]
     processes: list[Process] = field(default_factory=list)
 
-    def start(self, *command: str | Path, name: str, ready: str, **environ: str) -> Process:
+    def start(
+        self, *command: str | Path, name: str, ready: str, timeout: float = START_SECONDS, **environ: str
+    ) -> Process:
         """Starts a process of the stack and waits for a line of its log; it ends with the stack."""
         process = Process(command, name=name, environ={**self.environ, **environ}, cwd=REPOSITORY_ROOT)
         self.processes.append(process)
-        process.wait_for_line(ready, timeout=START_SECONDS)
+        process.wait_for_line(ready, timeout=timeout)
         return process
 
     @property
@@ -65,7 +68,7 @@ class LiveStack:
     def start_worker(self, deployment: str) -> Process:
         """Starts a worker of a deployment and waits until it serves."""
         command = (sys.executable, "-m", "headrace_worker", "--deployment", deployment)
-        return self.start(*command, name=f"worker:{deployment}", ready="ready")
+        return self.start(*command, name=f"worker:{deployment}", ready="ready", timeout=ENGINE_START_SECONDS)
 
     def start_celery(self) -> Process:
         """Starts a Celery worker with beat inside."""

@@ -1,6 +1,7 @@
 """Looks at streams from behind: their logs and records in Redis, and what workers say of their engines."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,9 +9,9 @@ from redis import Redis
 
 from headrace_wire import codec, redis_keys
 from headrace_wire.fleet import WorkerInfo
-from headrace_wire.messages import AnyLogEntry, Delta, Ended
+from headrace_wire.messages import AnyLogEntry, Delta, Ended, Started
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 60
 
 
 @dataclass
@@ -94,22 +95,38 @@ class StreamProbe:
         state: Any = self.redis.hget(redis_keys.stream_key(stream_id), "state")
         return str(state.decode())
 
+    def wait_for_state(self, stream_id: str, *states: str) -> None:
+        """Wait until the stream's record shows one of these states."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while (state := self.state(stream_id)) not in states:
+            assert time.monotonic() < deadline, f"{stream_id} is {state}, not {states}"
+            time.sleep(0.02)
+
+    def owners(self, stream_id: str) -> list[int]:
+        """Return the epochs of the stream's owners: one more with every suspension, or takeover."""
+        return [entry.epoch for entry in self.entries(stream_id) if isinstance(entry, Started)]
+
     def wait_until_idle(self, deployment: str) -> WorkerInfo:
-        """Return the registration of the deployment's worker once its engine holds no request.
+        """Return the registration of the deployment's worker once its engine runs nothing."""
+        return self.wait_for_worker(deployment, lambda info: not info.num_requests_running + info.num_requests_waiting)
+
+    def wait_for_worker(self, deployment: str, found: Callable[[WorkerInfo], bool]) -> WorkerInfo:
+        """Return the registration of the deployment's worker once it is as wanted.
 
         Workers rewrite their registration with every renewal (1 s) and announce only changes of state, so this looks
         again every second.
         """
+        info: WorkerInfo | None = None
         with self.redis.pubsub() as channel:  # type: ignore[no-untyped-call]
             channel.subscribe(redis_keys.fleet_channel())
             for _ in range(DEADLINE_SECONDS):
                 rows: Any = self.redis.hgetall(redis_keys.workers_key())
                 for raw in rows.values():
                     info = codec.decode(raw, WorkerInfo)
-                    if info.deployment == deployment and not info.num_requests_running + info.num_requests_waiting:
+                    if info.deployment == deployment and found(info):
                         return info
                 channel.get_message(timeout=1.0)
-        raise AssertionError(f"the engine of {deployment} is not idle after {DEADLINE_SECONDS} s")
+        raise AssertionError(f"no worker of {deployment} is as wanted after {DEADLINE_SECONDS} s: {info}")
 
 
 def _flat(rows: Any) -> Any:

@@ -1,0 +1,213 @@
+"""Readers that go away for longer than a stream is held: suspended, cut off, frozen; and they come back."""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headrace_wire.fleet import WorkerInfo
+from headrace_wire.messages import StreamState
+from headrace_worker.holding import SUSPENSIONS_PER_MINUTE
+from tests.support.impatient_gateway import impatient_gateway
+from tests.support.live_stack import LiveStack, running_stack
+from tests.support.processes import Process, free_port
+from tests.support.slow_clients import MODEL, generate, give_up, opened, read_on, sse_asked, stalled
+from tests.support.stream_probe import StreamProbe
+
+WINDOW = 256
+TOKENS = 1500
+HOLD_SECONDS = 0.3
+FAST = {"engine_args": {"ttft_ms": 2, "tpot_ms": 1}, "max_model_len": 8192, "max_num_seqs": 4}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[LiveStack]:
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-absent-") as folder,
+        running_stack(Path(folder), {MODEL: FAST}, HEADRACE_HOLD_SECONDS=str(HOLD_SECONDS)) as stack,
+    ):
+        yield stack
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_failures(request: pytest.FixtureRequest, stack: LiveStack) -> Iterator[None]:
+    yield
+    request.node.add_report_section("teardown", "live stack", stack.log[-20_000:])
+
+
+@pytest.fixture
+def probe(stack: LiveStack) -> StreamProbe:
+    return StreamProbe(stack.redis_url)
+
+
+@pytest.fixture(scope="module")
+def golden(stack: LiveStack) -> str:
+    """The undisturbed answer of `TOKENS` tokens."""
+    with sse_asked(stack, TOKENS) as reader:
+        return reader.read_to_end()
+
+
+async def test_a_suspended_stream_is_shown_as_such_and_is_read_on(
+    stack: LiveStack, probe: StreamProbe, golden: str
+) -> None:
+    connection, stream_id = await stalled(stack, TOKENS)
+    await asyncio.to_thread(probe.wait_for_state, stream_id, StreamState.SUSPENDED)
+    async with httpx.AsyncClient(headers={"api-key": stack.api_key}) as http:
+        shown = (await http.get(f"{stack.base_url}/v1/streams/{stream_id}")).json()
+    assert (shown["state"], shown["reason"], shown["seq"]) == ("suspended", "slow_consumer", WINDOW)
+    await asyncio.to_thread(probe.wait_for_worker, MODEL, has_nothing)
+    assert await read_on(connection, stream_id) == (golden, TOKENS)
+    assert len(probe.owners(stream_id)) >= 2
+    await connection.close()
+
+
+async def test_a_reader_that_comes_and_goes_causes_no_storm(stack: LiveStack, probe: StreamProbe, golden: str) -> None:
+    """It stays away for longer than it is held each time, ten times."""
+    async with opened(stack) as connection:
+        stream_id = await generate(connection, TOKENS, window=32)
+        text, seq = "", 0
+        for _ in range(10):
+            more, seq = await read_on(connection, stream_id, until=seq + 32)
+            text += more
+            away = (StreamState.HELD, StreamState.SUSPENDED)
+            await asyncio.to_thread(probe.wait_for_state, stream_id, *away)
+            await asyncio.sleep(2 * HOLD_SECONDS)  # it is away
+        assert 2 <= len(probe.owners(stream_id)) <= SUSPENSIONS_PER_MINUTE
+        more, seq = await read_on(connection, stream_id)
+    assert (text + more, seq) == (golden, TOKENS)
+
+
+def has_nothing(worker: WorkerInfo) -> bool:
+    """Say whether the engine has no request, and keeps nothing for one."""
+    return not (worker.num_requests_running or worker.num_requests_held or worker.kv_cache_usage)
+
+
+CLIENT = """
+import hashlib, json, sys
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+def read(socket, first):
+    global seq, text
+    socket.send(json.dumps(first))
+    for message in socket:
+        frame = json.loads(message)
+        if frame["type"] == "queued":
+            print("stream", frame["stream_id"], flush=True)
+            then["stream_id"] = frame["stream_id"]
+        elif frame["type"] == "delta":
+            assert frame["seq"] > seq
+            seq, text = frame["seq"], text + frame["text"]
+            socket.send(json.dumps({"type": "ack", "stream_id": frame["stream_id"], "seq": seq}))
+        elif frame["type"] == "end":
+            print("end", seq, frame["state"], hashlib.sha256(text.encode()).hexdigest(), flush=True)
+            return
+
+url, later, key, tokens = sys.argv[1:5]
+seq, text, then = 0, "", {"type": "resume"}
+options = dict(subprotocols=["headrace.v1"], additional_headers={"Authorization": f"Bearer {key}"})
+try:
+    with connect(url, **options) as socket:
+        read(socket, {"type": "generate", "model": "model", "messages": [{"role": "user", "content": "Say something."}],
+                      "max_tokens": int(tokens), "ignore_eos": True, "temperature": 0})
+except ConnectionClosed as closed:
+    print("closed", closed.rcvd.code if closed.rcvd else None, flush=True)
+    with connect(later, **options) as socket:
+        read(socket, {**then, "after": seq})
+"""
+
+
+def client(stack: LiveStack, base_url: str, folder: Path, *, tokens: int = TOKENS) -> Process:
+    """Start a client in a process of its own, to be stopped; it resumes on the stack's first gateway."""
+    script = folder / "client.py"
+    script.write_text(CLIENT)
+    url = base_url.replace("http://", "ws://") + "/v1/ws"
+    return Process([sys.executable, script, url, stack.ws_url, stack.api_key, str(tokens)], name="client")
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_stopped_client_is_slow_not_dead(stack: LiveStack, probe: StreamProbe, tmp_path: Path, golden: str) -> None:
+    port = free_port()
+    # As by default, the timeout is a few intervals; both are scaled down.
+    gateway = stack.start_gateway(port, "--ping-interval-seconds", "0.5", "--ping-timeout-seconds", "20")
+    with client(stack, f"http://127.0.0.1:{port}", tmp_path) as process:
+        stream_id = process.wait_for_line(r"stream (\S+)").group(1)
+        os.kill(process.pid, signal.SIGSTOP)
+        held = probe.wait_until_still(stream_id, seconds=2.5)  # five ping periods
+        assert held < TOKENS
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.wait_for_line(r"end (.+)").group(1) == f"{TOKENS} finished {sha256(golden)}"
+        assert "closed" not in process.log
+    gateway.stop()
+
+
+def test_a_client_that_is_stopped_for_too_long_is_cut_off_and_resumes(
+    stack: LiveStack, probe: StreamProbe, tmp_path: Path, golden: str
+) -> None:
+    with impatient_gateway(stack) as (gateway, url), client(stack, url, tmp_path) as process:
+        stream_id = process.wait_for_line(r"stream (\S+)").group(1)
+        os.kill(process.pid, signal.SIGSTOP)
+        gateway.wait_for_line("client_stalled")
+        probe.wait_for_state(stream_id, StreamState.SUSPENDED)
+        probe.wait_for_worker(MODEL, has_nothing)
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.wait_for_line(r"closed (.+)").group(1) == "4408"
+        assert process.wait_for_line(r"end (.+)").group(1) == f"{TOKENS} finished {sha256(golden)}"
+
+
+def test_a_stream_whose_client_was_cut_off_ends_by_policy(
+    stack: LiveStack, probe: StreamProbe, tmp_path: Path, golden: str
+) -> None:
+    policy: dict[str, str | float] = {"detached_policy": "abort", "detached_grace_seconds": 0.1}
+    with impatient_gateway(stack, **policy) as (gateway, url), client(stack, url, tmp_path) as process:
+        stream_id = process.wait_for_line(r"stream (\S+)").group(1)
+        os.kill(process.pid, signal.SIGSTOP)
+        gateway.wait_for_line("client_stalled")
+        ended = probe.wait_for_end(stream_id)
+        assert ended.state is StreamState.CANCELLED
+        probe.wait_for_worker(MODEL, has_nothing)
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.wait_for_line(r"closed (.+)").group(1) == "4408"
+        end = process.wait_for_line(r"end (\d+) (\w+)")
+        assert end.groups() == (str(ended.usage.completion_tokens), "cancelled")
+        assert golden.startswith(probe.text(stream_id))
+
+
+async def test_a_tenant_has_only_so_many_connections(stack: LiveStack) -> None:
+    stack.run_django(
+        "from apps.tenants.models import Tenant\n"
+        "from apps.tenants.services import tenant_update\n"
+        "for tenant in Tenant.objects.all():\n"
+        "    tenant.max_connections = 3\n"
+        "    tenant_update(tenant=tenant)\n"
+    )
+    connections = [await stalled(stack) for _ in range(3)]
+    async with opened(stack) as one_more:
+        frame = json.loads(await one_more.recv())
+        assert (frame["type"], frame["error"]["code"]) == ("error", "rate_limit_exceeded")
+        await one_more.wait_closed()
+        assert one_more.close_code == 4429
+    async with httpx.AsyncClient(headers={"api-key": stack.api_key}) as http:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+        refused = await http.post(f"{stack.base_url}/v1/chat/completions", json=body)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        await give_up(stack, connections.pop())
+        for _ in range(100):  # until the server has seen that one left
+            answer = await http.post(f"{stack.base_url}/v1/chat/completions", json=body)
+            if answer.status_code == 200:
+                break
+            await asyncio.sleep(0.05)
+        assert answer.status_code == 200
+    await give_up(stack, *connections)
