@@ -1,6 +1,7 @@
 """`POST /v1/chat/completions`, plain and streamed."""
 
 import hashlib
+import time
 from functools import partial
 
 import structlog
@@ -109,7 +110,7 @@ async def _stream(
     answer: Answer,
 ) -> None:
     include_usage = request.stream_options is not None and request.stream_options.include_usage
-    chunks = ChatChunks(started.stream_id, request.model, include_usage=include_usage)
+    chunks = ChatChunks(started.stream_id, request.model, include_usage=include_usage, created_at=started.created_at)
     if not exchange.answered:
         await exchange.start(200, EVENT_STREAM, SSE_HEADERS)
     # A comment at once commits the status and passes proxies that wait for a first byte.
@@ -162,7 +163,7 @@ async def _plain(
         raise error
     exchange.headers.append((b"x-headrace-queue-ms", str(round(answer.queue_seconds * 1000)).encode()))
     exchange.headers.append((b"x-headrace-ttft-ms", str(round((answer.ttft_seconds or 0.0) * 1000)).encode()))
-    body = chat_completion(started.stream_id, request.model, "".join(parts), ended)
+    body = chat_completion(started.stream_id, request.model, "".join(parts), ended, created_at=started.created_at)
     await exchange.answer_json(200, body)
 
 
@@ -182,7 +183,7 @@ def _idempotency(exchange: Exchange, body: bytes) -> Idempotency | None:
         return None
     if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY_LENGTH:
         raise InvalidRequestError(f"Idempotency-Key must have 1 to {MAX_IDEMPOTENCY_KEY_LENGTH} characters.")
-    return Idempotency(_digest(key.encode()), _digest(body))
+    return Idempotency(_digest(key.encode()), _digest(body), int(time.time()))
 
 
 def _digest(data: bytes) -> str:

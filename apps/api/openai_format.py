@@ -3,8 +3,6 @@
 Chunks of one answer differ only in their text, so everything else is encoded once per answer.
 """
 
-import time
-
 import msgspec
 
 from headrace_wire.messages import Ended, FinishReason, Usage
@@ -41,11 +39,12 @@ def completion_id(stream_id: str) -> str:
 class ChatChunks:
     """Server-sent events of one streamed answer."""
 
-    def __init__(self, stream_id: str, model: str, *, include_usage: bool) -> None:
+    def __init__(self, stream_id: str, model: str, *, include_usage: bool, created_at: int) -> None:
+        """`created_at`: Unix seconds at which the stream was asked for first."""
         head = {
             "id": completion_id(stream_id),
             "object": "chat.completion.chunk",
-            "created": int(time.time()),
+            "created": created_at,
             "model": model,
         }
         self._include_usage = include_usage
@@ -75,13 +74,13 @@ class ChatChunks:
         return tail + DONE
 
 
-def chat_completion(stream_id: str, model: str, text: str, ended: Ended) -> bytes:
+def chat_completion(stream_id: str, model: str, text: str, ended: Ended, *, created_at: int) -> bytes:
     """Return the body of a plain answer."""
     return _encode(
         {
             "id": completion_id(stream_id),
             "object": "chat.completion",
-            "created": int(time.time()),
+            "created": created_at,
             "model": model,
             "choices": [
                 {

@@ -26,7 +26,7 @@ def events(raw: bytes) -> list[Any]:
 
 @pytest.mark.parametrize("include_usage", [True, False])
 def test_chunks_share_their_head_and_end_as_the_sdk_wants(include_usage: bool) -> None:
-    chunks = ChatChunks(STREAM, "m", include_usage=include_usage)
+    chunks = ChatChunks(STREAM, "m", include_usage=include_usage, created_at=7)
     seen = events(chunks.first() + chunks.delta('a\n"é🌊') + chunks.last(ended()))
     assert seen[-1] == "[DONE]"
     objects = seen[:-1]
@@ -46,7 +46,7 @@ def test_chunks_share_their_head_and_end_as_the_sdk_wants(include_usage: bool) -
 
 @given(st.text())
 def test_any_text_survives(text: str) -> None:
-    chunks = ChatChunks(STREAM, "m", include_usage=False)
+    chunks = ChatChunks(STREAM, "m", include_usage=False, created_at=1)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -60,7 +60,7 @@ def test_any_text_survives(text: str) -> None:
 
 
 def test_a_plain_answer_has_usage_and_stop_reason() -> None:
-    body = json.loads(chat_completion(STREAM, "m", "text", ended(FinishReason.STOP, "END")))
+    body = json.loads(chat_completion(STREAM, "m", "text", ended(FinishReason.STOP, "END"), created_at=7))
     assert body["choices"][0]["message"]["content"] == "text"
     assert body["choices"][0]["finish_reason"] == "stop"
     assert body["choices"][0]["stop_reason"] == "END"

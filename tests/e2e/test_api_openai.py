@@ -1,5 +1,6 @@
 """The HTTP interface through real clients: the openai package, curl, and nginx in front with its default buffering."""
 
+import itertools
 import json
 import subprocess
 import time
@@ -218,3 +219,33 @@ def test_metrics_and_health_answer(live_stack: LiveStack) -> None:
     text = httpx.get(f"{live_stack.base_url}/metrics").text
     assert "headrace_time_to_first_token_seconds_count" in text
     assert "django_http_requests_total" in text
+
+
+def test_the_same_key_gives_the_same_bytes_from_the_beginning(client: openai.OpenAI, probe: StreamProbe) -> None:
+    """The first reader leaves in mid-answer; the package repeats the request while it runs, and after its end."""
+
+    def chunks(limit: int | None = None) -> list[str]:
+        stream = client.chat.completions.create(
+            model="slow",
+            messages=ASK,
+            max_tokens=40,
+            stream=True,
+            extra_body={"ignore_eos": True},
+            extra_headers={"Idempotency-Key": "of the package's test"},
+        )
+        with stream:
+            return [chunk.to_json(indent=None) for chunk in itertools.islice(stream, limit)]
+
+    begun, running, ended = chunks(12), chunks(), chunks()
+    first, again, replayed = ([json.loads(text) for text in told] for told in (begun, running, ended))
+    assert len({(c["id"], c["created"], c["model"]) for c in (*first, *again, *replayed)}) == 1
+    texts = ["".join(c["choices"][0]["delta"].get("content", "") for c in told) for told in (first, again, replayed)]
+    assert (
+        texts[1].encode()
+        == texts[2].encode()
+        == probe.text("strm-" + first[0]["id"].removeprefix("chatcmpl-")).encode()
+    )
+    assert texts[0]
+    assert texts[1].startswith(texts[0])
+    assert again[-1] == replayed[-1]
+    assert again[-1]["choices"][0]["finish_reason"] == "length"

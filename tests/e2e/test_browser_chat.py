@@ -1,6 +1,7 @@
 """The chat page in a real Chromium, over the live stack: streaming, stop, reload, history, a second tab, a phone."""
 
 import json
+import random
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 from tests.e2e.conftest import MARKDOWN
 from tests.support.live_stack import LiveStack
+from tests.support.stream_probe import StreamProbe
 
 pytestmark = pytest.mark.browser
 expect.set_options(timeout=20_000)
@@ -180,6 +182,34 @@ def test_reload_in_mid_answer_goes_on_from_the_start(open_page: OpenPage) -> Non
     page.goto(path)
     expect(last_answer(page, "stopped").locator(".body")).to_have_text(stored)
     expect(page.locator(".message.user .text")).to_have_text("Write for long, please.")
+
+
+def test_reloads_at_random_points_change_no_byte(open_page: OpenPage, live_stack: LiveStack) -> None:
+    probe, rng = StreamProbe(live_stack.redis_url), random.Random(20261130)
+    known = probe.stream_ids()
+    page = open_page()
+    page.evaluate(WATCH)
+    send(page, "Write while I reload.", model="slow")
+    conversation_id = conversation_path(page).removeprefix("/c/")
+    wait_for_growth(page)
+    (stream_id,) = probe.stream_ids() - known
+    live = page.locator(".live")
+    for _ in range(5):
+        more = len(live.inner_text()) + rng.randrange(1, 120)
+        expect(live).to_have_text(re.compile(f"^.{{{more},}}$", re.DOTALL))
+        page.reload()
+        expect(live).to_have_text(re.compile(f"^.{{{more},}}$", re.DOTALL))
+        shown = live.text_content()
+        assert shown
+        assert probe.text(stream_id).startswith(shown.rstrip())
+    page.get_by_role("button", name="Stop the answer").click()
+    expect(last_answer(page, "stopped")).to_be_visible()
+    code = (
+        "from apps.chat.models import Message\n"
+        f"answer = Message.all_tenants.get(conversation_id='{conversation_id}', role='assistant')\n"
+        "import json; print(json.dumps(answer.content))"
+    )
+    assert json.loads(live_stack.run_django(code).splitlines()[-1]) == probe.text(stream_id)
 
 
 def test_answer_survives_the_death_of_its_gateway(

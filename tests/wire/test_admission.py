@@ -87,7 +87,7 @@ async def test_a_refusal_changes_nothing(wire: Wire) -> None:
     await admit(wire, quota("a", rpm_limit=9), quota("b", token_budget=50))
     before = await everything(wire)
     _, refused = await admit(
-        wire, quota("a", rpm_limit=9), quota("b", token_budget=50), idempotency=Idempotency("key", "body")
+        wire, quota("a", rpm_limit=9), quota("b", token_budget=50), idempotency=Idempotency("key", "body", 7)
     )
     assert refused.verdict is Verdict.REFUSED
     assert await everything(wire) == before

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -48,6 +49,8 @@ class StartedStream(Struct, frozen=True):
     """Place in the queue at admission, 1 is next."""
     queue_deadline_seconds: float
     subscription: Subscription
+    created_at: int
+    """Unix seconds at which it was asked for first."""
     rates: Rates = Rates()
     """What is left of the caller's rate limits."""
     is_replay: bool = False
@@ -137,7 +140,10 @@ async def stream_start(
         return await _replay(gateway, caller, deployment, admission, options.idempotency)
     gateway.credit.open(stream_id, window=request.window, granted=request.window)
     deadline = deployment.queue_timeout_seconds
-    return StartedStream(stream_id, deployment, admission.position, deadline, subscription, rates=admission.rates)
+    created_at = options.idempotency.created_at if options.idempotency else int(time.time())
+    return StartedStream(
+        stream_id, deployment, admission.position, deadline, subscription, created_at, rates=admission.rates
+    )
 
 
 def cache_salt(secret: bytes, tenant_id: str) -> str:
@@ -250,4 +256,5 @@ async def _replay(
         raise IdempotencyMismatchError("This Idempotency-Key was used for another request.")
     stream_id = admission.duplicate_of
     subscription, _ = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=0)
-    return StartedStream(stream_id, deployment, 0, deployment.queue_timeout_seconds, subscription, is_replay=True)
+    deadline, created_at = deployment.queue_timeout_seconds, admission.duplicate_created_at
+    return StartedStream(stream_id, deployment, 0, deadline, subscription, created_at, is_replay=True)

@@ -92,7 +92,7 @@ class RequestQueue:
         if idempotency is not None:
             keys.append(redis_keys.idempotency_key(request.tenant_id, idempotency.key_digest))
             keep = (request.log_ttl_seconds + TOMBSTONE_SECONDS) * 1000
-            args += [f"{request.stream_id}:{idempotency.body_digest}", keep]
+            args += [f"{request.stream_id}:{idempotency.body_digest}:{idempotency.created_at}", keep]
         return "admit", keys, args
 
     @staticmethod

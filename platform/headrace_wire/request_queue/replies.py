@@ -28,6 +28,8 @@ class Idempotency(Struct, frozen=True):
 
     key_digest: str
     body_digest: str
+    created_at: int
+    """Unix seconds of the first request; every repetition tells the same."""
 
 
 class Admission(Struct, frozen=True):
@@ -38,6 +40,7 @@ class Admission(Struct, frozen=True):
     """Place in the queue (1 is next), or its length when it is full."""
     duplicate_of: str = ""
     """Stream that the idempotency key started."""
+    duplicate_created_at: int = 0
     duplicate_body: str = ""
     """Digest of the body that it was started with."""
     refusal: Refusal | None = None
@@ -153,8 +156,8 @@ def admission(reply: Reply) -> Admission:
     word, *rest = reply
     verdict = Verdict(word.decode())
     if verdict is Verdict.DUPLICATE:
-        stream_id, _, body = rest[0].decode().partition(":")
-        return Admission(verdict, duplicate_of=stream_id, duplicate_body=body)
+        stream_id, body, created_at = rest[0].decode().split(":")
+        return Admission(verdict, duplicate_of=stream_id, duplicate_body=body, duplicate_created_at=int(created_at))
     if verdict is Verdict.REFUSED:
         kind, quota_id, retry_ms, rates = rest
         retry = int(retry_ms)
