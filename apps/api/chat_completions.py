@@ -92,13 +92,23 @@ async def _serve(
 
 async def _tell_place(exchange: Exchange, news: QueueNews) -> None:
     """Tell a streamed request that it waits in this gateway's line: in the first headers, then in comments."""
-    eta = "" if news.eta_seconds is None else "-".join(str(round(seconds * 1000)) for seconds in news.eta_seconds)
+    eta = _eta(news)
     if not exchange.answered:
         told = [(b"x-headrace-queue-position", str(news.position).encode())]
         if eta:
             told.append((b"x-headrace-queue-eta-ms", eta.encode()))
         await exchange.start(200, EVENT_STREAM, [*SSE_HEADERS, *told])
-    await exchange.write(f": queued position={news.position}{f' eta_ms={eta}' if eta else ''}\n\n".encode())
+    await exchange.write(_place(news))
+
+
+def _eta(news: QueueNews) -> str:
+    return "" if news.eta_seconds is None else "-".join(str(round(seconds * 1000)) for seconds in news.eta_seconds)
+
+
+def _place(news: QueueNews) -> bytes:
+    """Return the comment that tells a place: OpenAI's clients skip it, and proxies see that something happens."""
+    eta, reason = _eta(news), news.reason
+    return f": queued position={news.position}{eta and f' eta_ms={eta}'}{reason and f' reason={reason}'}\n\n".encode()
 
 
 async def _stream(
@@ -126,7 +136,8 @@ async def _stream(
         if ended is not None:
             out += _ending(chunks, head, ended)
         elif not entries:
-            out = b": keep-alive\n\n"
+            news = follower.take_news()
+            out = b": keep-alive\n\n" if news is None else _place(news)
         if out:
             await exchange.write(out, more=ended is None)
         if text:

@@ -99,6 +99,10 @@ class FrameWriter:
         """Return the first frame of a generated stream."""
         return self._frame("queued", position=position)
 
+    def place(self, news: QueueNews) -> str:
+        """Return the frame that tells a waiting stream where it stands now."""
+        return self._frame("queued", **_place(news))
+
     def started(self, entry: Started) -> str:
         """Return the frame that says that a worker has taken the stream (again, with `attempt` > 1)."""
         return self._frame("started", seq=entry.seq, attempt=entry.attempt, queue_ms=round(entry.queue_time * 1000, 3))
@@ -144,12 +148,19 @@ class FrameWriter:
 
 def waiting_frame(news: QueueNews, *, ref: str | None) -> str:
     """Return a `queued` frame of a stream that has no id yet: it waits in the gateway's line."""
-    fields: dict[str, object] = {"type": "queued", "position": news.position}
+    fields: dict[str, object] = {"type": "queued", **_place(news)}
     if ref is not None:
         fields["ref"] = ref
+    return _encode(fields).decode()
+
+
+def _place(news: QueueNews) -> dict[str, object]:
+    fields: dict[str, object] = {"position": news.position}
     if news.eta_seconds is not None:
         fields["eta_ms"] = [round(seconds * 1000) for seconds in news.eta_seconds]
-    return _encode(fields).decode()
+    if news.reason:
+        fields["reason"] = news.reason
+    return fields
 
 
 def final_frame(writer: FrameWriter, answer: Answer) -> str:

@@ -124,6 +124,9 @@ async def _pump(
             return
         text, ended = answer.take(entries)
         out = _events(writer, answer, entries, text, follower.position)
+        news = follower.take_news()
+        if news is not None:
+            out = _event(writer.place(news), follower.position) + out
         await exchange.write(out or b": keep-alive\n\n", more=ended is None)
         if text:
             answer.sent_text()

@@ -98,7 +98,11 @@ class StreamPump:
         answer = Answer(deployment, "ws", self._arrived_at)
         try:
             while not self.ended:
-                await self._write(writer, answer, await follower.next())
+                entries = await follower.next()
+                news = follower.take_news()
+                if news is not None:
+                    await self._send(writer.place(news))
+                await self._write(writer, answer, entries)
         finally:
             answer.close()
 

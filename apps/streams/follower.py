@@ -8,6 +8,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from apps.streams.gateway import Gateway
+from apps.streams.limits import QueueNews
 from apps.streams.services import stream_expire_in_queue
 from apps.streams.subscription import Subscription
 from headrace_wire.errors import HeadraceError, LogRolledBackError, StreamGoneError
@@ -36,6 +37,7 @@ class Follower:
         self._subscription = subscription
         self._tenant_id = tenant_id
         self._heartbeat_seconds = heartbeat_seconds
+        self._news: QueueNews | None = None
         self._deadline = None if queue_deadline_seconds is None else time.monotonic() + queue_deadline_seconds
 
     @property
@@ -48,13 +50,25 @@ class Follower:
         """Position of the last token that the reader was given."""
         return self._subscription.position
 
+    def _has_news(self) -> bool:
+        waiting = self._subscription.waiting
+        self._news = waiting.take() if waiting is not None else None
+        return self._news is not None
+
+    def take_news(self) -> QueueNews | None:
+        """Return where the stream stands in the queue, if the last call of `next` returned for that."""
+        news, self._news = self._news, None
+        return news
+
     async def next(self) -> list[AnyLogEntry]:
-        """Return new entries in order, or [] after `heartbeat_seconds` without any.
+        """Return new entries in order, or [] after `heartbeat_seconds` without any, or when there is news to take.
 
         Raises:
             StreamGoneError: the log has expired.
             LogRolledBackError: the stream store has lost it, or what the reader has of it.
         """
+        if self._has_news():
+            return []
         try:
             entries = await self._subscription.next(self._patience())
         except StreamGoneError as error:
@@ -64,9 +78,17 @@ class Follower:
             await asyncio.sleep(RETRY_SECONDS)
             return []
         if not entries:
-            return await self._on_silence()
+            return [] if self._has_news() else await self._on_silence()
         self._deadline = None  # the first entry after admission is written by an owner
+        self._end_wait()
         return entries
+
+    def _end_wait(self) -> None:
+        waiting = self._subscription.waiting
+        if waiting is not None:
+            self._subscription.waiting = None
+            self._gateway.waiting_room.leave(waiting)
+            waiting.is_taken()
 
     async def _told_apart(self, gone: StreamGoneError) -> HeadraceError:
         """A record outlives the log of its stream by far: without it, both were lost."""

@@ -18,6 +18,8 @@ from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
 from apps.streams.limits import StreamLimit
 from apps.streams.rendering import Renderers
+from apps.streams.subscription import Subscription
+from apps.streams.waiting_room import Waiting, WaitingRoom
 from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.errors import InvalidApiKeyError
@@ -59,6 +61,7 @@ class Gateway:
         self.fleet = FleetView(self.redis, self.renderers)
         self.config_reader = ConfigReader(self.redis, on_change=lambda _: self._end_revoked())
         self.limit = limit or StreamLimit()
+        self.waiting_room = WaitingRoom(self.queue)
         self.connections = connections or ConnectionLimit()
         self.credit = CreditBook(self.queue)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
@@ -91,6 +94,11 @@ class Gateway:
         if caller.api_key is not None:
             self._keys_used[caller.api_key.public_id] = time.time()
         return caller
+
+    def watch_place(self, subscription: Subscription) -> None:
+        """Have a reader of a queued stream told where it stands, until somebody takes it."""
+        subscription.waiting = Waiting(subscription.stream_id, subscription.nudge)
+        self.waiting_room.enter(subscription.waiting)
 
     @property
     def is_ready(self) -> bool:
@@ -177,6 +185,7 @@ class Gateway:
             try:
                 await self._renew()
                 await self._reap()
+                await self.waiting_room.look()
                 await self._report_keys()
                 self._report_metrics()
             except RedisError as error:

@@ -25,6 +25,8 @@ class QueueNews(Struct, frozen=True):
     """1 is next."""
     eta_seconds: tuple[float, float] | None
     """Earliest and latest, from the measured rate of endings; None while nothing was measured."""
+    reason: str = ""
+    """Why the place is a later one than what was told before (`waiting_room.RiseReason`); empty where it is not."""
 
 
 OnWait = Callable[[QueueNews], Awaitable[None]]

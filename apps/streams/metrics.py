@@ -24,6 +24,11 @@ STREAMS_ENDED = Counter(
 TOKENS_SENT = Counter("headrace_tokens_sent_total", "Tokens handed to transports.", ["deployment"])
 STREAMS_OPEN = Gauge("headrace_streams_open", "Readers being served now.", ["transport"], multiprocess_mode="livesum")
 
+QUEUE_ETAS = Counter(
+    "headrace_queue_etas_total",
+    "Waits that were told how long they may take, by whether they did (80 % should).",
+    ["outcome"],
+)
 STREAMS_WAITING = Gauge("headrace_streams_waiting", "Streams in line for this gateway.", multiprocess_mode="livesum")
 STREAMS_REFUSED = Counter("headrace_streams_refused_total", "Streams refused because this gateway was full.")
 CREDIT_MESSAGES = Counter("headrace_credit_messages_total", "Credit sent to workers, coalesced.")
@@ -41,4 +46,5 @@ TRANSPORT_BUFFERED = Gauge(
     "headrace_transport_buffered_bytes", "Bytes in user space that clients do not take.", multiprocess_mode="livesum"
 )
 GARBAGE_FREED = Counter("headrace_garbage_freed_total", "What sweeps after dead processes freed.", ["kind"])
+CHECKPOINTS_FREED_BYTES = Counter("headrace_checkpoints_freed_bytes_total", "Disk space that such sweeps gave back.")
 GARBAGE_FREED_BYTES = Counter("headrace_garbage_freed_bytes_total", "Redis memory of what such sweeps deleted.")

@@ -8,6 +8,9 @@ from apps.streams.config_view import Caller
 from headrace_wire.admission import NO_LIMIT, AdmissionTerms, Payer, Prices, QuotaTerms
 from headrace_wire.snapshot import BudgetDuration, DeploymentConfig, QuotaConfig, QuotaScope
 
+BANDS = 4
+"""Priorities of the fair queue."""
+
 _SHARED_SCOPES = (QuotaScope.GLOBAL, QuotaScope.DEPLOYMENT)
 
 
@@ -28,6 +31,8 @@ def admission_terms(
         Prices(deployment.prompt_price, deployment.cached_price, deployment.completion_price),
         Payer(key.id if key else "", caller.user_id or "", deployment.id),
         tuple(_terms(quota, caller, now) for quota in quotas if _covers(quota, caller, deployment)),
+        min(max(caller.tenant.priority, 0), BANDS - 1),
+        max(caller.tenant.weight, 1),
     )
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from apps.streams.config_view import Caller
+from apps.streams.waiting_room import Waiting
 from headrace_wire.errors import HeadraceError, LogRolledBackError, StreamGoneError
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, Opened, Started
 from headrace_wire.token_log import TokenLog
@@ -35,6 +36,7 @@ class Subscription:
         "had_turn",
         "position",
         "stream_id",
+        "waiting",
     )
 
     def __init__(
@@ -74,6 +76,8 @@ class Subscription:
         """Whether its stream was admitted by this reader, and counts against the gateway's soft limit."""
         self.ended = False
         """Whether the terminal entry was given."""
+        self.waiting: Waiting | None = None
+        """Its place in the queue, until somebody takes the stream."""
 
     def push(self, entry: AnyLogEntry) -> None:
         """Take an entry from delivery; never waits."""
@@ -94,6 +98,11 @@ class Subscription:
         """Make the reader's next call raise `error` once it has what is there."""
         self._interruption = error
         self._wake()
+
+    def nudge(self) -> None:
+        """Make a reader that waits return, with nothing."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(False)
 
     def close(self) -> None:
         """Leave the hub; idempotent."""

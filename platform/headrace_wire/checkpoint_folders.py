@@ -7,7 +7,6 @@ is never needed, it only saves time: every function here may lose a race against
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,11 +79,13 @@ def tenant_ids(root: Path) -> list[str]:
     return found
 
 
-def stream_folders(root: Path, tenant_id: str) -> Iterator[CheckpointFolder]:
-    """Yield a tenant's checkpoints, in no order."""
+def stream_folders(root: Path, tenant_id: str) -> list[CheckpointFolder]:
+    """Return a tenant's checkpoints, in no order."""
+    found = []
     for folder in _folders(root / tenant_id):
         with suppress(OSError):
-            yield CheckpointFolder(tenant_id, folder.name, _size(folder), folder.stat().st_mtime)
+            found.append(CheckpointFolder(tenant_id, folder.name, _size(folder), folder.stat().st_mtime))
+    return found
 
 
 def _folders(path: Path) -> list[Path]:

@@ -53,6 +53,8 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
     subscription = gateway.delivery.subscribe(
         stream_id, after=after, read_log=True, caller=caller, had_under=record.epoch if is_ahead else 0
     )
+    if record.state is StreamState.QUEUED:
+        gateway.watch_place(subscription)
     return subscription, record.deployment
 
 

@@ -229,13 +229,13 @@ end
 -- Streams that will be claimed before number `index` of a lane, and itself: its own, those ahead, those of higher bands, and
 -- of the other lanes of its band those whose turn comes first if all cost what streams cost lately.
 local function lane_position(k, band, tenant, index)
-  local before = redis.call('LLEN', k.queue)
+  local ahead, before = redis.call('LLEN', k.queue), 0
   for higher = 0, band - 1 do
     for _, other in ipairs(redis.call('ZRANGE', k.band(higher), 0, -1)) do
       before = before + redis.call('LLEN', k.lane(higher, other))
     end
   end
-  local served = k.served(band)
+  local above, served = before, k.served(band)
   local mean = math.max(1, tonumber(redis.call('HGET', served, 'mean') or 100))
   local own = tonumber(redis.call('HGET', served, 'c:' .. tenant)) or 0
   local lanes = redis.call('ZRANGE', k.band(band), 0, -1, 'WITHSCORES')
@@ -245,19 +245,20 @@ local function lane_position(k, band, tenant, index)
       if turns > 0 then before = before + math.min(turns, redis.call('LLEN', k.lane(band, lanes[i]))) end
     end
   end
-  return before + index
+  return ahead + before + index, 0, ahead, above
 end
 
--- Where a waiting stream stands (1: next) and whether its own limit keeps it; nil when it does not wait.
+-- Where a waiting stream stands: place (1: next), 1 if its own limit keeps it, how many of those before it were served before,
+-- and how many are of higher bands. Nil when it does not wait.
 local function position_of(record_prefix, k, id)
   local f = redis.call('HMGET', record_prefix .. id, 'tenant', 'band', 'parked', 'epoch', 'lane_no', 'state')
   if f[6] ~= 'queued' then return nil end
-  if f[3] then return (redis.call('LPOS', k.parked(f[3]), id) or 0) + 1, 1 end
-  if f[4] ~= '0' then return (redis.call('LPOS', k.queue, id) or 0) + 1, 0 end
+  if f[3] then return (redis.call('LPOS', k.parked(f[3]), id) or 0) + 1, 1, 0, 0 end
+  if f[4] ~= '0' then return (redis.call('LPOS', k.queue, id) or 0) + 1, 0, 0, 0 end
   local band = tonumber(f[2]) or 1
   local out = tonumber(redis.call('HGET', k.served(band), 'out:' .. f[1])) or 0
   local index = math.min((tonumber(f[5]) or 1) - out, redis.call('LLEN', k.lane(band, f[1])))
-  return lane_position(k, band, f[1], math.max(1, index)), 0
+  return lane_position(k, band, f[1], math.max(1, index))
 end
 
 -- Note the time between claims while streams wait: mean and mean of squares, ms, for what waiting ones are told.

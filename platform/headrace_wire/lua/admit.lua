@@ -33,5 +33,5 @@ define('admit', function(keys, args)
   end
   if #caps > 0 then redis.call('HSET', record, 'caps', cmsgpack.pack(caps)) end
   enqueue_new(keys[1], k, id, tenant, band, deadline)
-  return { 'queued', lane_position(k, band, tenant, redis.call('LLEN', k.lane(band, tenant))), rates }
+  return { 'queued', (lane_position(k, band, tenant, redis.call('LLEN', k.lane(band, tenant)))), rates }
 end)

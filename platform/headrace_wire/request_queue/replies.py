@@ -54,6 +54,10 @@ class Place(Struct, frozen=True):
     """1 is next."""
     is_own_limit: bool
     """It waits for another request of its own tenant, member or key to end."""
+    served_before: int
+    """Streams ahead that had been served before: resumed, or those of a lost worker."""
+    higher: int
+    """Streams ahead that are of a higher priority."""
     interval_seconds: float
     """Mean time between two claims while streams wait; 0 where nothing was measured."""
     deviation_seconds: float
@@ -178,12 +182,14 @@ def _rates(reply: Reply) -> Rates:
 
 def place(row: Reply) -> Place | None:
     """Read one row of `places`."""
-    position, own, mean, square, samples = row
+    position, own, served_before, higher, mean, square, samples = row
     if not position:
         return None
     mean_ms, square_ms = float(mean), float(square)
     deviation_ms = math.sqrt(max(0.0, square_ms - mean_ms * mean_ms))
-    return Place(int(position), bool(own), mean_ms / 1000, deviation_ms / 1000, int(samples))
+    return Place(
+        int(position), bool(own), int(served_before), int(higher), mean_ms / 1000, deviation_ms / 1000, int(samples)
+    )
 
 
 def claimed_stream(row: Reply) -> Claimed:

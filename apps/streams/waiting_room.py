@@ -1,0 +1,133 @@
+"""What those who wait in a deployment's queue are told: their place, how long it may take, and why it rose if it did.
+
+A place falls as others go; it rises only with a reason that is told with it. How long it takes comes from the measured
+time between two claims while somebody waits: `position` of them, as a range that should hold 8 of 10 waits.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from weakref import WeakKeyDictionary
+
+from apps.streams import metrics
+from apps.streams.limits import QueueNews
+from headrace_wire.request_queue import Place, RequestQueue
+
+LOOK_AT_MOST = 256
+"""Waiting streams that one look asks for; with more, they take turns."""
+
+MIN_SAMPLES = 5
+"""Measured claims before a time is told."""
+
+TENTH = 1.2816
+"""Standard deviations between the mean and the 10 % (90 %) quantile of a normal distribution."""
+
+
+class RiseReason(StrEnum):
+    """Why a place became a later one."""
+
+    FAIR_SHARE = "fair_share"
+    """Somebody came who was served less."""
+    PRIORITY = "priority"
+    """Somebody came whose plan goes first."""
+    OWN_LIMIT = "own_limit"
+    """The caller's own parallel requests are used up."""
+    CAPACITY_LOST = "capacity_lost"
+    """A worker has gone, and what it worked on waits again, ahead."""
+
+
+class Waiting:
+    """One waiting stream of a reader."""
+
+    __slots__ = ("__weakref__", "_before", "_first", "_nudge", "_unheard", "stream_id", "told")
+
+    def __init__(self, stream_id: str, nudge: Callable[[], None]) -> None:
+        """`nudge` wakes the reader; it then finds what `take` returns."""
+        self.stream_id = stream_id
+        self.told: QueueNews | None = None
+        self._nudge = nudge
+        self._before: Place | None = None
+        self._first: tuple[float, tuple[float, float]] | None = None
+        """When a time was told first, and what."""
+        self._unheard: QueueNews | None = None
+
+    def take(self) -> QueueNews | None:
+        """Return what the reader has not heard yet."""
+        news, self._unheard = self._unheard, None
+        return news
+
+    def look(self, place: Place) -> None:
+        """Compare with what was told, and tell what has changed."""
+        news = QueueNews(place.position, _eta(place), self._reason(place))
+        self._before = place
+        if self.told is not None and self.told.position == news.position:
+            return
+        if self._first is None and news.eta_seconds is not None:
+            self._first = time.monotonic(), news.eta_seconds
+        self.told = self._unheard = news
+        self._nudge()
+
+    def is_taken(self) -> None:
+        """The wait is over: see whether it took as long as was told first."""
+        if self._first is not None:
+            at, (earliest, latest) = self._first
+            outcome = "inside" if earliest <= time.monotonic() - at <= latest else "outside"
+            metrics.QUEUE_ETAS.labels(outcome).inc()
+            self._first = None
+
+    def _reason(self, place: Place) -> str:
+        if self.told is None or place.position <= self.told.position:
+            return ""
+        before = self._before
+        if place.is_own_limit:
+            return RiseReason.OWN_LIMIT
+        if before is not None and place.served_before > before.served_before:
+            return RiseReason.CAPACITY_LOST
+        if before is not None and place.higher > before.higher:
+            return RiseReason.PRIORITY
+        return RiseReason.FAIR_SHARE
+
+
+class WaitingRoom:
+    """Looks at the places of this gateway's waiting streams and tells those whose place has changed."""
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue = queue
+        self._waiting: WeakKeyDictionary[Waiting, None] = WeakKeyDictionary()
+        """In the order in which they are asked for."""
+
+    def enter(self, waiting: Waiting) -> None:
+        """Begin to look after a stream; it is forgotten when its reader is."""
+        self._waiting[waiting] = None
+
+    def leave(self, waiting: Waiting) -> None:
+        """Stop: it was taken, or its reader went."""
+        self._waiting.pop(waiting, None)
+
+    async def look(self) -> None:
+        """Ask where they stand, the longest unasked first.
+
+        Raises:
+            redis.exceptions.RedisError: Redis does not answer.
+        """
+        asked = list(self._waiting)[:LOOK_AT_MOST]
+        if not asked:
+            return
+        places = await self._queue.places([one.stream_id for one in asked])
+        for one, place in zip(asked, places, strict=True):
+            if place is not None:
+                one.look(place)
+        if len(self._waiting) > LOOK_AT_MOST:  # to the end, so that the others have their turn
+            for one in asked:
+                if one in self._waiting:
+                    self._waiting.pop(one)
+                    self._waiting[one] = None
+
+
+def _eta(place: Place) -> tuple[float, float] | None:
+    if place.samples < MIN_SAMPLES:
+        return None
+    mean = place.position * place.interval_seconds
+    reach = TENTH * math.sqrt(place.position) * place.deviation_seconds
+    return max(0.0, mean - reach), mean + reach

@@ -1,0 +1,133 @@
+"""What those who wait are told: places that fall, and rise only with a reason."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from apps.streams import metrics
+from apps.streams.config_view import Caller
+from apps.streams.follower import Follower
+from apps.streams.gateway import Gateway
+from apps.streams.services import StartedStream, stream_start
+from apps.streams.waiting_room import MIN_SAMPLES, RiseReason, Waiting
+from headrace_wire import redis_keys
+from headrace_wire.messages import ChatTurn, FinishReason, SamplingParams, StreamState
+from headrace_wire.request_queue import Place
+from headrace_wire.snapshot import QuotaConfig, QuotaScope
+from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, publish_snapshot, simulated, snapshot
+
+from .conftest import WORKER
+
+
+def place(position: int, *, own: bool = False, served: int = 0, higher: int = 0, samples: int = 0) -> Place:
+    return Place(position, own, served, higher, 2.0, 1.0, samples)
+
+
+def told(waiting: Waiting) -> tuple[int, str] | None:
+    news = waiting.take()
+    return (news.position, news.reason) if news else None
+
+
+def test_only_changes_are_told_and_a_rise_has_its_reason() -> None:
+    woken: list[int] = []
+    waiting = Waiting("strm-x", lambda: woken.append(1))
+    waiting.look(place(5))
+    assert told(waiting) == (5, "")
+    waiting.look(place(5))
+    assert told(waiting) is None
+    waiting.look(place(3))
+    waiting.look(place(2))
+    assert told(waiting) == (2, ""), "only the newest"
+    waiting.look(place(4))
+    assert told(waiting) == (4, RiseReason.FAIR_SHARE)
+    waiting.look(place(5, higher=1))
+    assert told(waiting) == (5, RiseReason.PRIORITY)
+    waiting.look(place(7, higher=1, served=2))
+    assert told(waiting) == (7, RiseReason.CAPACITY_LOST)
+    waiting.look(place(8, own=True))
+    assert told(waiting) == (8, RiseReason.OWN_LIMIT)
+    assert len(woken) == 7
+
+
+def test_a_time_is_told_as_a_range_once_it_was_measured() -> None:
+    waiting = Waiting("strm-x", lambda: None)
+    waiting.look(place(4, samples=MIN_SAMPLES - 1))
+    news = waiting.take()
+    assert news is not None
+    assert news.eta_seconds is None
+    waiting.look(place(3, samples=MIN_SAMPLES))
+    news = waiting.take()
+    assert news is not None
+    assert news.eta_seconds is not None
+    earliest, latest = news.eta_seconds
+    assert earliest < 6.0 < latest
+    assert latest - earliest == pytest.approx(2 * 1.2816 * 3**0.5)
+    before = metrics.QUEUE_ETAS.labels("outside")._value.get()
+    waiting.is_taken()
+    waiting.is_taken()
+    assert metrics.QUEUE_ETAS.labels("outside")._value.get() == before + 1, "it came sooner, and counts once"
+
+
+async def start(gateway: Gateway, caller: Caller) -> StartedStream:
+    return await stream_start(
+        gateway=gateway,
+        caller=caller,
+        deployment=gateway.config.deployment(caller, "sim"),
+        conversation=[ChatTurn("user", "hello")],
+        sampling=SamplingParams(max_tokens=8),
+    )
+
+
+def follow(gateway: Gateway, started: StartedStream, caller: Caller) -> Follower:
+    return Follower(gateway, started.subscription, tenant_id=caller.tenant.id, queue_deadline_seconds=60.0)
+
+
+async def test_a_follower_hears_how_its_place_falls(gateway: Gateway) -> None:
+    caller = gateway.config.authenticate(KEY_A.reveal())
+    streams = [await start(gateway, caller) for _ in range(3)]
+    assert [one.position for one in streams] == [1, 2, 3]
+    follower = follow(gateway, streams[2], caller)
+    await gateway.waiting_room.look()
+    assert await asyncio.wait_for(follower.next(), 10) == []
+    first = follower.take_news()
+    assert first is not None
+    assert first.position == 3
+    assert follower.take_news() is None
+    await gateway.queue.claim(WORKER, deployment="sim", want=2)
+    hearing = asyncio.create_task(follower.next())
+    await gateway.waiting_room.look()
+    assert await asyncio.wait_for(hearing, 10) == []
+    later = follower.take_news()
+    assert later is not None
+    assert (later.position, later.reason) == (1, "")
+    for one in streams:
+        one.subscription.close()
+
+
+async def test_parallel_requests_of_one_tenant_do_not_keep_another(gateway: Gateway) -> None:
+    config = snapshot(2, simulated("sim"))
+    quota = QuotaConfig(id="q", scope=QuotaScope.TENANT, tenant_id=TENANT_A, max_parallel_requests=1)
+    await publish_snapshot(gateway.redis, msgspec.structs.replace(config, quotas=[quota]))
+    await gateway.config_reader.refresh()
+    mine, others = gateway.config.authenticate(KEY_A.reveal()), gateway.config.authenticate(KEY_B.reveal())
+    first, second, foreign = await start(gateway, mine), await start(gateway, mine), await start(gateway, others)
+    claimed = await gateway.queue.claim(WORKER, deployment="sim", want=5)
+    assert {one.stream_id for one in claimed} == {first.stream_id, foreign.stream_id}
+    (standing,) = await gateway.queue.places([second.stream_id])
+    assert standing is not None
+    assert standing.is_own_limit
+    (running,) = [one for one in claimed if one.stream_id == first.stream_id]
+    await gateway.queue.settle(
+        first.stream_id,
+        epoch=running.epoch,
+        incarnation=WORKER,
+        state=StreamState.FINISHED,
+        log_ttl_seconds=10,
+        finish_reason=FinishReason.STOP,
+    )
+    (next_one,) = await gateway.queue.claim(WORKER, deployment="sim", want=5)
+    assert next_one.stream_id == second.stream_id
+    assert await gateway.redis.scard(redis_keys.slots_key("q")) == 1
+    for one in (first, second, foreign):
+        one.subscription.close()
