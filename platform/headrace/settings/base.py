@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "apps.accounts",
     "apps.deployments",
     "apps.quotas",
+    "apps.usage",
     "apps.streams",
     "apps.api",
     "apps.chat",

@@ -1,0 +1,32 @@
+"""Choices of this app's models. How a stream ended comes from the wire."""
+
+from django.db import models
+
+from headrace_wire import messages
+
+
+class Bucket(models.TextChoices):
+    """How long the time is that a roll-up sums up, by the tenant's clock."""
+
+    HOUR = "hour", "Hour"
+    DAY = "day", "Day"
+
+
+class StreamState(models.TextChoices):
+    """How a stream ended."""
+
+    FINISHED = messages.StreamState.FINISHED, "Finished"
+    FAILED = messages.StreamState.FAILED, "Failed"
+    CANCELLED = messages.StreamState.CANCELLED, "Cancelled"
+    REPLACED = messages.StreamState.REPLACED, "Replaced"
+
+
+class FinishReason(models.TextChoices):
+    """Why its generation ended; what there was until then is billed."""
+
+    STOP = messages.FinishReason.STOP, "Stop"
+    LENGTH = messages.FinishReason.LENGTH, "Length"
+    TOOL_CALLS = messages.FinishReason.TOOL_CALLS, "Tool calls"
+    CONTENT_FILTER = messages.FinishReason.CONTENT_FILTER, "Content filter"
+    ABORT = messages.FinishReason.ABORT, "Abort"
+    ERROR = messages.FinishReason.ERROR, "Error"

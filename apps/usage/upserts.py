@@ -1,0 +1,61 @@
+"""The two statements of the ledger that the ORM cannot say; both mean the same on PostgreSQL and on SQLite.
+
+`bulk_create` can ignore conflicts, but then does not tell which rows are new; and it can overwrite on a conflict, but
+not add to what is there.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connection
+from django.db.models import Field, Model
+
+from apps.usage.models import UsageRecord, UsageRollup
+
+SUMMED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_micros")
+_RENAMED = ("tenant", "tenant_label", "api_key_label", "user_label")
+"""What a roll-up calls things follows the newest event."""
+
+
+def records_insert_new(records: Sequence[UsageRecord]) -> set[str]:
+    """Stores the records whose stream is not in the ledger yet; returns the ids of those streams."""
+    with connection.cursor() as cursor:
+        insert, values = _insert(UsageRecord, records)
+        cursor.execute(f"{insert} ON CONFLICT (stream_id) DO NOTHING RETURNING stream_id", values)
+        return {stream_id for (stream_id,) in cursor.fetchall()}
+
+
+def rollups_add(sums: Sequence[UsageRollup]) -> None:
+    """Adds to the roll-ups of the same bucket and attribution, or makes them.
+
+    `sums` has each of them once, and in the same order wherever two transactions might meet.
+    """
+    table = connection.ops.quote_name(UsageRollup._meta.db_table)
+    once = next(rule for rule in UsageRollup._meta.total_unique_constraints if rule.name == "usage_rollup_once")
+    changes = [f"{name} = {table}.{name} + EXCLUDED.{name}" for name in map(_column, SUMMED)]
+    changes += [f"{name} = EXCLUDED.{name}" for name in map(_column, _RENAMED)]
+    target = ", ".join(map(_column, once.fields))
+    with connection.cursor() as cursor:
+        insert, values = _insert(UsageRollup, sums)
+        cursor.execute(f"{insert} ON CONFLICT ({target}) DO UPDATE SET {', '.join(changes)}", values)
+
+
+def _column(name: str) -> str:
+    return _quoted(next(field for field in _stored(UsageRollup) if field.name == name))
+
+
+def _quoted(field: "Field[Any, Any]") -> str:
+    return connection.ops.quote_name(field.column or field.name)
+
+
+def _stored(model: type[Model]) -> "list[Field[Any, Any]]":
+    return [field for field in model._meta.concrete_fields if not field.primary_key]
+
+
+def _insert(model: type[Model], rows: Sequence[Model]) -> tuple[str, list[Any]]:
+    """Returns the beginning of the statement and its values; names come from the model, never from outside."""
+    fields = _stored(model)
+    one = f"({', '.join(['%s'] * len(fields))})"
+    into = f"{connection.ops.quote_name(model._meta.db_table)} ({', '.join(map(_quoted, fields))})"
+    values = [field.get_db_prep_save(field.pre_save(row, True), connection) for row in rows for field in fields]
+    return f"INSERT INTO {into} VALUES {', '.join([one] * len(rows))}", values  # noqa: S608
