@@ -16,6 +16,11 @@ def tenant_get(*, slug: str) -> Tenant | None:
     return Tenant.objects.filter(slug=slug).first()
 
 
+def tenant_ids() -> set[str]:
+    """Returns the ids of all tenants as other processes write them, inactive ones too."""
+    return {tenant_id.hex for tenant_id in Tenant.objects.values_list("id", flat=True)}
+
+
 def membership_get(*, tenant: Tenant, user: AbstractBaseUser) -> Membership | None:
     """Returns the user's place in the tenant, or None: also where tenant or user are inactive."""
     if not tenant.is_active or not user.is_active:

@@ -40,6 +40,8 @@ class Environment:
     port: int
     state_dir: Path
     """Where the embedded default keeps its files; absolute."""
+    checkpoint_dir: Path | None
+    """Where this installation's workers keep KV checkpoints, if this machine sees it too; absolute."""
     redis_url: str = field(repr=False)
     """`redis://`, `rediss://` or `unix://`; a local Redis where nothing was given."""
     redis_prefix: str
@@ -81,6 +83,7 @@ class Environment:
             host=_text(source, "HEADRACE_HOST", "127.0.0.1"),
             port=_integer(source, "HEADRACE_PORT", 8000, low=1, high=65535),
             state_dir=state_dir,
+            checkpoint_dir=_folder(source, "HEADRACE_CHECKPOINT_DIR"),
             redis_url=_url(source, "REDIS_URL", _REDIS_SCHEMES, "redis://127.0.0.1:6379/0"),
             redis_prefix=_text(source, "HEADRACE_REDIS_PREFIX", "hr"),
             database_url=_url(source, "DATABASE_URL", _DATABASE_SCHEMES, f"sqlite:///{state_dir / 'headrace.sqlite3'}"),
@@ -122,6 +125,13 @@ def metrics_directory() -> Path | None:
 
 def _text(source: Mapping[str, str], name: str, default: str) -> str:
     return source.get(name, "").strip() or default
+
+
+def _folder(source: Mapping[str, str], name: str) -> Path | None:
+    text = _text(source, name, "")
+    if text and not Path(text).is_absolute():
+        raise InvalidEnvironmentError(name, "must be an absolute path.")
+    return Path(text) if text else None
 
 
 def _words(source: Mapping[str, str], name: str, default: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ def test_nothing_set_is_one_machine() -> None:
     assert environment.state_dir.is_absolute()
     assert environment.secret_key == DEVELOPMENT_SECRET_KEY
     assert environment.metrics_token is None
+    assert environment.checkpoint_dir is None
     assert Environment.read({}).gateway_id != environment.gateway_id
 
 
@@ -20,6 +21,7 @@ def test_values_are_read_typed(tmp_path: Path) -> None:
         {
             "HEADRACE_PORT": " 9000 ",
             "HEADRACE_STATE_DIR": str(tmp_path),
+            "HEADRACE_CHECKPOINT_DIR": str(tmp_path / "kv"),
             "HEADRACE_ALLOWED_HOSTS": "a.example, b.example,",
             "REDIS_URL": "unix:///run/redis.sock?db=2",
             "DATABASE_URL": "postgresql://u:p@db/name",
@@ -28,6 +30,7 @@ def test_values_are_read_typed(tmp_path: Path) -> None:
         }
     )
     assert environment.port == 9000
+    assert environment.checkpoint_dir == tmp_path / "kv"
     assert environment.allowed_hosts == ("a.example", "b.example")
     assert (environment.debug, environment.secure_cookies) == (True, False)
     assert environment.redis_url == "unix:///run/redis.sock?db=2"
@@ -46,6 +49,7 @@ def test_values_are_read_typed(tmp_path: Path) -> None:
         ("REDIS_URL", "redis://[broken"),
         ("DATABASE_URL", "mysql://user:hunter2@localhost/db"),
         ("HEADRACE_TEST_DATABASE_URL", "hunter2"),
+        ("HEADRACE_CHECKPOINT_DIR", "hunter2/kv"),
         ("HEADRACE_DEBUG", "maybe"),
         ("HEADRACE_LOG_LEVEL", "LOUD"),
         ("HEADRACE_GATEWAY_COUNT", "-1"),

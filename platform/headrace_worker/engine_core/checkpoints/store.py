@@ -163,7 +163,7 @@ class CheckpointStore:
         return size
 
     def _make_room(self, key: StreamKey, needed: int) -> None:
-        folders = list(stream_folders(self._root, key.tenant_id))
+        folders = stream_folders(self._root, key.tenant_id)
         total = needed + sum(folder.bytes for folder in folders)
         for folder in sorted(folders, key=lambda folder: folder.used_at):
             if total <= self._bytes_per_tenant:
