@@ -21,6 +21,8 @@ class LauncherEnvironment:
     port: int
     state_dir: Path
     """Absolute."""
+    checkpoint_dir: Path
+    """Where workers keep KV checkpoints; in the state directory where nothing was given."""
     model: str | None
     """Hugging Face id or path; None for the demo model."""
     engine: EngineKind
@@ -45,10 +47,12 @@ class LauncherEnvironment:
         engine = _text(source, "HEADRACE_ENGINE") or "vllm"
         if engine not in {"vllm", "simulated"}:
             raise LaunchError("HEADRACE_ENGINE: must be vllm or simulated.")
+        state_dir = Path(_text(source, "HEADRACE_STATE_DIR") or REPOSITORY_ROOT / "var").absolute()
         return cls(
             host=_text(source, "HEADRACE_HOST") or "127.0.0.1",
             port=int(_number(source, "HEADRACE_PORT", 8000, high=65_535, whole=True)),
-            state_dir=Path(_text(source, "HEADRACE_STATE_DIR") or REPOSITORY_ROOT / "var").absolute(),
+            state_dir=state_dir,
+            checkpoint_dir=Path(_text(source, "HEADRACE_CHECKPOINT_DIR") or state_dir / "checkpoints").absolute(),
             model=_text(source, "HEADRACE_MODEL"),
             engine=cast("EngineKind", engine),
             redis_url=_text(source, "REDIS_URL"),

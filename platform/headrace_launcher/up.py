@@ -116,6 +116,7 @@ class _Launch:
         return environment.child(
             REDIS_URL=redis_url,
             DATABASE_URL=environment.database_url or f"sqlite:///{environment.state_dir / 'headrace.sqlite3'}",
+            HEADRACE_CHECKPOINT_DIR=str(environment.checkpoint_dir),
             HEADRACE_SECRET_KEY=environment.secret_key or self._state.secret_key(),
         )
 

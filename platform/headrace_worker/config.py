@@ -79,23 +79,23 @@ class WorkerConfig:
 
 def _checkpoints(source: Mapping[str, str]) -> CheckpointSettings | None:
     directory = source.get("HEADRACE_CHECKPOINT_DIR", "").strip()
-    if not directory:
-        return None
-    if not Path(directory).is_absolute():
+    if directory and not Path(directory).is_absolute():
         raise InvalidEnvironmentError("HEADRACE_CHECKPOINT_DIR", "must be an absolute path.")
-    return CheckpointSettings(
+    settings = CheckpointSettings(
         directory=directory,
         mib_per_tenant=_count(source, "HEADRACE_CHECKPOINT_MIB_PER_TENANT", 1024),
         every_tokens=_count(source, "HEADRACE_CHECKPOINT_TOKENS", 256),
         every_seconds=_seconds(source, "HEADRACE_CHECKPOINT_SECONDS", 10.0),
         min_tokens=_count(source, "HEADRACE_CHECKPOINT_MIN_TOKENS", 512),
+        offload_gib=_count(source, "HEADRACE_KV_OFFLOAD_GIB", 0, low=0),
     )
+    return settings if directory else None
 
 
-def _count(source: Mapping[str, str], name: str, default: int) -> int:
+def _count(source: Mapping[str, str], name: str, default: int, *, low: int = 1) -> int:
     text = source.get(name, "").strip() or str(default)
-    if not text.isdecimal() or not 1 <= int(text) <= 1 << 30:
-        raise InvalidEnvironmentError(name, "must be a whole number from 1 to 1073741824.")
+    if not text.isdecimal() or not low <= int(text) <= 1 << 30:
+        raise InvalidEnvironmentError(name, f"must be a whole number from {low} to {1 << 30}.")
     return int(text)
 
 

@@ -49,13 +49,34 @@ def engine_arguments(
 
 
 def kv_transfer_arguments(checkpoints: CheckpointSettings) -> dict[str, Any]:
-    """Return vLLM `KVTransferConfig` for our connector: what it cannot load is computed."""
-    return {
+    """Return vLLM `KVTransferConfig` for our connector: what it cannot load is computed.
+
+    With a tier in main memory (vLLM's own) that one comes first, and ours is for what it has not.
+    """
+    ours = {
         "kv_connector": "CheckpointConnector",
         "kv_connector_module_path": "headrace_worker.engine_core.checkpoints.connector",
         "kv_role": "kv_both",
-        "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {CHECKPOINT_SETTINGS: checkpoints.to_plain()},
+    }
+    if not checkpoints.offload_gib:
+        return {**ours, "kv_load_failure_policy": "recompute"}
+    tier = {
+        "spec_name": "CPUOffloadingSpec",
+        "cpu_bytes_to_use": checkpoints.offload_gib << 30,
+        "eviction_policy": "lru",
+        "offload_prompt_only": False,
+    }
+    offloading = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": tier,
+    }
+    return {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"connectors": [offloading, ours]},
     }
 
 

@@ -12,6 +12,7 @@ def test_defaults_are_the_embedded_ones() -> None:
     environment = LauncherEnvironment.read({})
     assert (environment.host, environment.port, environment.engine) == ("127.0.0.1", 8000, "vllm")
     assert environment.state_dir == REPOSITORY_ROOT / "var"
+    assert environment.checkpoint_dir == REPOSITORY_ROOT / "var" / "checkpoints"
     assert environment.redis_url is environment.database_url is environment.model is environment.secret_key is None
 
 

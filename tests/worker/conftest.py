@@ -37,6 +37,7 @@ from headrace_wire.snapshot import ConfigSnapshot, DeploymentConfig, EngineKind
 from headrace_wire.token_log import TokenLog
 from headrace_worker.command import create_engine
 from headrace_worker.config import HoldLimits, WorkerConfig
+from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.engine_host import EngineFactory
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.worker import Worker
@@ -237,6 +238,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         url: str | None = None,
         config: ConfigSnapshot | None = None,
         limits: HoldLimits | None = None,
+        checkpoints: CheckpointSettings | None = None,
     ) -> AsyncIterator[Worker]:
         deployment = deployment or simulated("sim")
         await publish_snapshot(desk.redis, config or snapshot(1, deployment))
@@ -248,6 +250,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
             drain_seconds=drain_seconds,
             restart_seconds=0.05,
             hold_limits=limits or HoldLimits(),
+            checkpoints=checkpoints,
         )
         worker = Worker(settings, create, WorkerMetrics(CollectorRegistry()))
         task = asyncio.create_task(worker.run())
@@ -281,6 +284,8 @@ class EngineWorker:
     process: Process
     redis_url: str
     metrics_port: int
+    checkpoints: Path
+    """Its checkpoint directory."""
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels, as the worker exports it."""
@@ -311,14 +316,17 @@ def engine_deployment(model: Path, **changes: Any) -> DeploymentConfig:
     return DeploymentConfig(id="tiny", name="tiny", model=str(model), engine=EngineKind.VLLM, **fields)
 
 
-def start_engine_worker(redis_url: str, *, metrics_port: int = 0) -> Process:
-    """Start the worker process of deployment `tiny`."""
+def start_engine_worker(redis_url: str, *, metrics_port: int = 0, checkpoints: Path | None = None) -> Process:
+    """Start the worker process of deployment `tiny`; with `checkpoints`, it saves contexts from 128 tokens on there."""
     environ = child_environment(
         REDIS_URL=redis_url,
         HEADRACE_DRAIN_SECONDS="5",
         HEADRACE_ENGINE_RESTART_SECONDS="0.1",
         HEADRACE_HOLD_SECONDS="3",
         HEADRACE_METRICS_PORT=str(metrics_port),
+        HEADRACE_CHECKPOINT_DIR=str(checkpoints or ""),
+        HEADRACE_CHECKPOINT_MIN_TOKENS="128",
+        HEADRACE_CHECKPOINT_TOKENS="64",
     )
     return Process([sys.executable, "-m", "headrace_worker", "--deployment", "tiny"], name="worker", environ=environ)
 
@@ -334,7 +342,9 @@ def engine_redis_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def engine_worker(engine_redis_url: str, tiny_model: Path) -> Iterator[EngineWorker]:
+def engine_worker(
+    engine_redis_url: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineWorker]:
     """The session's one real engine, ready."""
 
     async def publish() -> None:
@@ -343,10 +353,10 @@ def engine_worker(engine_redis_url: str, tiny_model: Path) -> Iterator[EngineWor
         await redis.aclose()
 
     asyncio.run(publish())
-    metrics_port = free_port()
-    with start_engine_worker(engine_redis_url, metrics_port=metrics_port) as process:
+    metrics_port, checkpoints = free_port(), tmp_path_factory.mktemp("engine") / "checkpoints"
+    with start_engine_worker(engine_redis_url, metrics_port=metrics_port, checkpoints=checkpoints) as process:
         process.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
-        yield EngineWorker(process, engine_redis_url, metrics_port)
+        yield EngineWorker(process, engine_redis_url, metrics_port, checkpoints)
 
 
 @pytest.fixture

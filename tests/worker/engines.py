@@ -28,11 +28,18 @@ KV_TOKENS = 1536
 
 
 class AsyncSchedulingEngine(VllmEngine):
-    """vLLM with the scheduling of GPU machines, which it does not choose by itself on a CPU."""
+    """vLLM with the scheduling of GPU machines, which it does not choose by itself on a CPU.
+
+    Where there are checkpoints, their connector stands within a MultiConnector, as beside vLLM's offloading.
+    """
 
     def _config(self) -> Any:
         config = super()._config()
         config.scheduler_config.async_scheduling = True
+        if (ours := config.kv_transfer_config) is not None:
+            names = ("kv_connector", "kv_connector_module_path", "kv_role", "kv_connector_extra_config")
+            ours.kv_connector_extra_config = {"connectors": [{name: getattr(ours, name) for name in names}]}
+            ours.kv_connector, ours.kv_connector_module_path = "MultiConnector", None
         return config
 
 

@@ -27,6 +27,7 @@ def test_everything_set() -> None:
             "HEADRACE_CHECKPOINT_TOKENS": "128",
             "HEADRACE_CHECKPOINT_SECONDS": "3.5",
             "HEADRACE_CHECKPOINT_MIN_TOKENS": "200",
+            "HEADRACE_KV_OFFLOAD_GIB": "16",
             "HEADRACE_ENGINE_RESTART_SECONDS": "2",
             "HEADRACE_METRICS_PORT": "9100",
             "HEADRACE_LOG_LEVEL": "DEBUG",
@@ -40,7 +41,7 @@ def test_everything_set() -> None:
         drain_seconds=7,
         hold_limits=HoldLimits(hold_seconds=3, kv_share=0.75, kv_share_per_tenant=0),
         checkpoints=CheckpointSettings(
-            directory="/srv/kv", mib_per_tenant=64, every_tokens=128, every_seconds=3.5, min_tokens=200
+            directory="/srv/kv", mib_per_tenant=64, every_tokens=128, every_seconds=3.5, min_tokens=200, offload_gib=16
         ),
         restart_seconds=2,
         metrics_port=9100,
@@ -57,6 +58,9 @@ def test_everything_set() -> None:
         ("HEADRACE_RENEW_SECONDS", "0.001"),
         ("HEADRACE_HELD_KV_SHARE", "1.5"),
         ("HEADRACE_HELD_KV_SHARE_PER_TENANT", "half"),
+        ("HEADRACE_CHECKPOINT_DIR", "var/kv"),
+        ("HEADRACE_CHECKPOINT_MIB_PER_TENANT", "-5"),
+        ("HEADRACE_CHECKPOINT_TOKENS", "many"),
         ("HEADRACE_METRICS_PORT", "99999"),
         ("HEADRACE_METRICS_PORT", "-1"),
         ("HEADRACE_LOG_LEVEL", "LOUD"),

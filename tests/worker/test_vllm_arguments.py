@@ -3,6 +3,7 @@ from typing import Any
 from headrace_wire.messages import SamplingParams, StructuredOutput
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.engine import EngineRequest
+from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.vllm_arguments import engine_arguments, sampling_arguments, structured_arguments
 
 
@@ -38,6 +39,34 @@ def test_a_deployment_tunes_but_does_not_take_over() -> None:
     assert arguments["block_size"] == 64
     assert arguments["model"] == "m"
     assert arguments["scheduling_policy"] == "priority"
+
+
+def test_checkpoints() -> None:
+    assert "kv_transfer_config" not in engine_arguments(deployment(), on_cpu=True)
+    own = {"kv_transfer_config": {"kv_connector": "another"}}
+    checkpoints = CheckpointSettings(directory="/kv", mib_per_tenant=7)
+    arguments = engine_arguments(deployment(engine_args=own), on_cpu=True, checkpoints=checkpoints)
+    transfer = arguments["kv_transfer_config"]
+    assert (transfer["kv_connector"], transfer["kv_load_failure_policy"]) == ("CheckpointConnector", "recompute")
+    (plain,) = transfer["kv_connector_extra_config"].values()
+    assert CheckpointSettings.from_plain(plain) == checkpoints
+
+
+def test_checkpoints_below_a_tier_in_main_memory() -> None:
+    checkpoints = CheckpointSettings(directory="/kv", offload_gib=16)
+    transfer = engine_arguments(deployment(), on_cpu=False, checkpoints=checkpoints)["kv_transfer_config"]
+    assert (transfer["kv_connector"], transfer["kv_load_failure_policy"]) == ("MultiConnector", "recompute")
+    tier, ours = transfer["kv_connector_extra_config"]["connectors"]
+    assert tier["kv_connector_extra_config"]["cpu_bytes_to_use"] == 16 << 30
+    assert ours["kv_connector"] == "CheckpointConnector"
+
+
+def test_a_request_carries_whose_checkpoint_it_has() -> None:
+    assert "headrace_checkpoint" not in sampling_arguments(request(max_tokens=1))["extra_args"], "a warm-up has none"
+    streams = EngineRequest(
+        "r", [1], SamplingParams(max_tokens=1), "salt", ahead=True, tenant_id="tenant", stream_id="stream"
+    )
+    assert sampling_arguments(streams)["extra_args"]["headrace_checkpoint"] == ["tenant", "stream", True]
 
 
 def test_sampling() -> None:

@@ -1,6 +1,6 @@
 """KV checkpoints of the real engine: saved, found by another engine, and never the cause of another answer.
 
-Synchronous and asynchronous scheduling, one engine after the other on the same directory.
+Synchronous scheduling, then asynchronous with our connector among several: two engines on the same directory.
 """
 
 import random

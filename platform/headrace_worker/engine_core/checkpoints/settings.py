@@ -21,6 +21,8 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True):
     """... or when this time has passed and there is a whole block more."""
     min_tokens: int = 512
     """Shorter contexts are computed again sooner than they are worth a file."""
+    offload_gib: int = 0
+    """Main memory for vLLM's own tier above the files (GPU only); 0 for none."""
 
     @property
     def root(self) -> Path:
