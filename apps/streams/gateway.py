@@ -95,9 +95,9 @@ class Gateway:
             self._keys_used[caller.api_key.public_id] = time.time()
         return caller
 
-    def watch_place(self, subscription: Subscription) -> None:
+    def watch_place(self, subscription: Subscription, position: int | None = None) -> None:
         """Have a reader of a queued stream told where it stands, until somebody takes it."""
-        subscription.waiting = Waiting(subscription.stream_id, subscription.nudge)
+        subscription.waiting = Waiting(subscription.stream_id, subscription.nudge, position=position)
         self.waiting_room.enter(subscription.waiting)
 
     @property

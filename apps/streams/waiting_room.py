@@ -42,10 +42,10 @@ class Waiting:
 
     __slots__ = ("__weakref__", "_before", "_first", "_nudge", "_unheard", "stream_id", "told")
 
-    def __init__(self, stream_id: str, nudge: Callable[[], None]) -> None:
-        """`nudge` wakes the reader; it then finds what `take` returns."""
+    def __init__(self, stream_id: str, nudge: Callable[[], None], *, position: int | None = None) -> None:
+        """`nudge` wakes the reader, who then finds what `take` returns; `position` was told at admission."""
         self.stream_id = stream_id
-        self.told: QueueNews | None = None
+        self.told = QueueNews(position, None) if position else None
         self._nudge = nudge
         self._before: Place | None = None
         self._first: tuple[float, tuple[float, float]] | None = None
@@ -61,7 +61,8 @@ class Waiting:
         """Compare with what was told, and tell what has changed."""
         news = QueueNews(place.position, _eta(place), self._reason(place))
         self._before = place
-        if self.told is not None and self.told.position == news.position:
+        told = self.told
+        if told is not None and told.position == news.position and (told.eta_seconds or not news.eta_seconds):
             return
         if self._first is None and news.eta_seconds is not None:
             self._first = time.monotonic(), news.eta_seconds

@@ -21,6 +21,8 @@ class Queued:
     position: int
     eta_ms: tuple[float, float] | None = None
     """Earliest and latest, where the server can tell."""
+    reason: str | None = None
+    """Why the position is a later one than before: fair_share, priority, own_limit, capacity_lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def _queued(fields: Mapping[str, Any]) -> Queued:
         None if stream_id is None else str(stream_id),
         int(fields["position"]),
         None if eta is None else (float(eta[0]), float(eta[1])),
+        None if fields.get("reason") is None else str(fields["reason"]),
     )
 
 

@@ -48,7 +48,7 @@ export class AnswerStream {
       this.#pending.push(frame.text);
       this.#frameRequest ||= requestAnimationFrame(() => this.#flush());
     } else if (frame.type === "queued") {
-      this.#wait(frame.position > 1 ? `Waiting, ${frame.position - 1} before you` : "Waiting for the model");
+      this.#wait(waitingText(frame));
     } else if (frame.type === "started") {
       this.#wait("");
     } else if (frame.type === "end" || frame.type === "error") {
@@ -77,4 +77,12 @@ export class AnswerStream {
     this.#waitingText = text;
     this.#view?.showWaiting(text);
   }
+}
+
+/** What a `queued` frame means for the person who waits. */
+function waitingText({ position, eta_ms: eta, reason }) {
+  const seconds = eta?.map((ms) => Math.max(1, Math.round(ms / 1000)));
+  const about = seconds ? `, about ${[...new Set(seconds)].join(" to ")} s` : "";
+  if (reason === "own_limit") return `Waiting for your other answers${about}`;
+  return position > 1 ? `Waiting, ${position - 1} before you${about}` : `Waiting for the model${about}`;
 }

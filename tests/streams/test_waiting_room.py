@@ -89,18 +89,14 @@ async def test_a_follower_hears_how_its_place_falls(gateway: Gateway) -> None:
     assert [one.position for one in streams] == [1, 2, 3]
     follower = follow(gateway, streams[2], caller)
     await gateway.waiting_room.look()
-    assert await asyncio.wait_for(follower.next(), 10) == []
-    first = follower.take_news()
-    assert first is not None
-    assert first.position == 3
-    assert follower.take_news() is None
-    await gateway.queue.claim(WORKER, deployment="sim", want=2)
     hearing = asyncio.create_task(follower.next())
+    await gateway.queue.claim(WORKER, deployment="sim", want=2)
     await gateway.waiting_room.look()
     assert await asyncio.wait_for(hearing, 10) == []
     later = follower.take_news()
     assert later is not None
     assert (later.position, later.reason) == (1, "")
+    assert follower.take_news() is None
     for one in streams:
         one.subscription.close()
 

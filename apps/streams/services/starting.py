@@ -139,7 +139,7 @@ async def stream_start(
         subscription.close()
         return await _replay(gateway, caller, deployment, admission, options.idempotency)
     gateway.credit.open(stream_id, window=request.window, granted=request.window)
-    gateway.watch_place(subscription)
+    gateway.watch_place(subscription, admission.position)
     deadline = deployment.queue_timeout_seconds
     created_at = options.idempotency.created_at if options.idempotency else int(time.time())
     return StartedStream(
