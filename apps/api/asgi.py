@@ -9,6 +9,7 @@ from apps.api.http import ClientDisconnectedError, Exchange, Receive, Scope, Sen
 from apps.api.models_list import model_retrieve, models_list
 from apps.api.stream_events import stream_follow, stream_retrieve, stream_stop
 from apps.api.stream_tickets import stream_ticket
+from apps.api.usage_report import usage_report
 from apps.streams.gateway import Gateway
 from apps.streams.runtime import current_gateway
 from headrace_wire.errors import (
@@ -54,6 +55,9 @@ async def _route(exchange: Exchange, gateway: Gateway) -> None:
         case ["models", *name]:
             _require(method, "GET", path)
             await model_retrieve(exchange, gateway, "/".join(name))
+        case ["usage"]:
+            _require(method, "GET", path)
+            await usage_report(exchange, gateway)
         case ["streams", stream_id, *rest]:
             await _route_stream(exchange, gateway, stream_id, rest)
         case _:

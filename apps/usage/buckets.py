@@ -28,10 +28,15 @@ def bucket_next(start: datetime, *, bucket: Bucket, zone: ZoneInfo) -> datetime:
     return bucket_start(start + ONE[Bucket.HOUR], bucket=bucket, zone=zone)
 
 
-def bucket_edges(start: datetime, end: datetime, *, bucket: Bucket, zone: ZoneInfo) -> list[datetime]:
-    """Returns the beginnings of all buckets that `start` to `end` (exclusive) touches, and the end of the last one."""
+def bucket_edges(
+    start: datetime, end: datetime, *, bucket: Bucket, zone: ZoneInfo, limit: int | None = None
+) -> list[datetime]:
+    """Returns the beginnings of the buckets that `start` to `end` (exclusive) touches, and the end of the last one.
+
+    No more than the first `limit` of them, where that is given.
+    """
     edges = [bucket_start(start, bucket=bucket, zone=zone)]
-    while edges[-1] < end:
+    while edges[-1] < end and (limit is None or len(edges) <= limit):
         edges.append(bucket_next(edges[-1], bucket=bucket, zone=zone))
     return edges
 

@@ -12,6 +12,15 @@ class Bucket(models.TextChoices):
     DAY = "day", "Day"
 
 
+class Group(models.TextChoices):
+    """What sums can be split by; the names of `Attribution`'s columns."""
+
+    DEPLOYMENT = "deployment", "Deployment"
+    API_KEY = "api_key", "API key"
+    USER = "user", "Member"
+    TENANT = "tenant", "Tenant"
+
+
 class StreamState(models.TextChoices):
     """How a stream ended."""
 
