@@ -2,6 +2,7 @@
 
 E001 debug · E002 default secret · E003 open hosts · E004 SQLite with several gateways · E005 Redis without persistence
 · E006 Redis that evicts · W001 metrics without a token · W002 Redis unreachable · W003 cookies without TLS
+· W004 mail that nobody gets
 """
 
 from typing import Any
@@ -43,6 +44,9 @@ def settings_are_closed(**_: Any) -> list[CheckMessage]:  # noqa: ANN401
     if not (settings.SESSION_COOKIE_SECURE and settings.CSRF_COOKIE_SECURE):
         hint = "Serve over TLS and leave HEADRACE_SECURE_COOKIES on."
         found.append(Warning("Session cookies are sent over plain HTTP.", hint=hint, id="headrace.W003"))
+    if not settings.HEADRACE_EMAIL_IS_SENT:
+        hint = "Set HEADRACE_EMAIL_URL to a mail server."
+        found.append(Warning("Notices for tenants go to the log, not out by email.", hint=hint, id="headrace.W004"))
     return found
 
 

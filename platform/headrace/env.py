@@ -19,6 +19,7 @@ DEVELOPMENT_SECRET_KEY = "development-only-not-a-secret"  # noqa: S105
 
 _SETTINGS = ("development", "test", "production")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
+_EMAIL_SCHEMES = ("smtp", "smtps")
 _DATABASE_SCHEMES = ("postgres", "postgresql", "sqlite")
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -54,6 +55,9 @@ class Environment:
     csrf_trusted_origins: tuple[str, ...]
     metrics_token: str | None = field(repr=False)
     """Bearer token of `/metrics`; without one only loopback may read it."""
+    email_url: str = field(repr=False)
+    """`smtp://` (STARTTLS where a user is named) or `smtps://`; empty: mail goes to the log."""
+    email_from: str
     gateway_id: str
     gateway_count: int
     """How many gateways this installation runs, for checks only."""
@@ -94,6 +98,8 @@ class Environment:
             allowed_hosts=_words(source, "HEADRACE_ALLOWED_HOSTS", ("127.0.0.1", "localhost", "[::1]")),
             csrf_trusted_origins=_words(source, "HEADRACE_CSRF_TRUSTED_ORIGINS", ()),
             metrics_token=_text(source, "HEADRACE_METRICS_TOKEN", "") or None,
+            email_url=_url(source, "HEADRACE_EMAIL_URL", _EMAIL_SCHEMES, ""),
+            email_from=_text(source, "HEADRACE_EMAIL_FROM", "headrace@localhost"),
             gateway_id=_text(source, "HEADRACE_GATEWAY_ID", f"gateway-{secrets.token_hex(6)}"),
             gateway_count=_integer(source, "HEADRACE_GATEWAY_COUNT", 1, low=1, high=10_000),
             lease_seconds=_seconds(source, "HEADRACE_LEASE_SECONDS", 5.0),

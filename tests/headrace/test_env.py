@@ -50,6 +50,7 @@ def test_values_are_read_typed(tmp_path: Path) -> None:
         ("DATABASE_URL", "mysql://user:hunter2@localhost/db"),
         ("HEADRACE_TEST_DATABASE_URL", "hunter2"),
         ("HEADRACE_CHECKPOINT_DIR", "hunter2/kv"),
+        ("HEADRACE_EMAIL_URL", "https://user:hunter2@mail.example"),
         ("HEADRACE_DEBUG", "maybe"),
         ("HEADRACE_LOG_LEVEL", "LOUD"),
         ("HEADRACE_GATEWAY_COUNT", "-1"),
@@ -72,5 +73,6 @@ def test_secrets_stay_out_of_the_repr() -> None:
         "HEADRACE_METRICS_TOKEN": "hunter2-token",
         "DATABASE_URL": "postgresql://u:hunter2@db/name",
         "REDIS_URL": "redis://:hunter2@redis/0",
+        "HEADRACE_EMAIL_URL": "smtps://u:hunter2@mail",
     }
     assert "hunter2" not in repr(Environment.read(secrets))

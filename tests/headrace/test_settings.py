@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.settings.urls import celery_broker_from_url, database_from_url
+from headrace.settings.urls import celery_broker_from_url, database_from_url, email_from_url
 from tests.support.environment import REPOSITORY_ROOT, child_environment
 from tests.support.processes import Process
 
@@ -97,6 +97,20 @@ def test_celery_talks_over_a_unix_socket(redis_url: str) -> None:
 def test_databases_are_read_from_urls(url: str, expected: Mapping[str, Any]) -> None:
     entry = database_from_url(url)
     assert {name: entry[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("", {"BACKEND": "django.core.mail.backends.console.EmailBackend"}),
+        ("smtp://mail.example", {"HOST": "mail.example", "PORT": 25, "USE_TLS": False, "USE_SSL": False}),
+        ("smtp://us%40er:p%3Ass@mail.example:587", {"PORT": 587, "HOST_USER": "us@er", "USE_TLS": True}),
+        ("smtps://user:p%3Ass@mail.example", {"PORT": 465, "HOST_PASSWORD": "p:ss", "USE_TLS": False, "USE_SSL": True}),
+    ],
+)
+def test_mail_servers_are_read_from_urls(url: str, expected: Mapping[str, Any]) -> None:
+    settings = email_from_url(url)
+    assert {name: settings[name] for name in expected} == expected
 
 
 def test_sqlite_takes_its_write_lock_at_once() -> None:

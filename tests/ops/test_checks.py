@@ -11,6 +11,7 @@ GOOD = {
     "HEADRACE_SECRET_KEY_IS_DEFAULT": False,
     "ALLOWED_HOSTS": ["headrace.example"],
     "HEADRACE_METRICS_TOKEN": "token",
+    "HEADRACE_EMAIL_IS_SENT": True,
     "HEADRACE_GATEWAY_COUNT": 2,
     "SESSION_COOKIE_SECURE": True,
     "CSRF_COOKIE_SECURE": True,
@@ -48,6 +49,7 @@ def test_good_settings_pass(good: Settings) -> None:
         ("HEADRACE_METRICS_TOKEN", None, "headrace.W001"),
         ("REDIS_URL", "unix:///nowhere/redis.sock", "headrace.W002"),
         ("SESSION_COOKIE_SECURE", False, "headrace.W003"),
+        ("HEADRACE_EMAIL_IS_SENT", False, "headrace.W004"),
     ],
 )
 def test_a_setting_that_cannot_be_right_is_named(good: Settings, name: str, value: object, found: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from headrace.env import DEVELOPMENT_SECRET_KEY, REPOSITORY_ROOT, Environment, metrics_directory
 from headrace.logs import logging_config
 from headrace.settings import admin_theme
-from headrace.settings.urls import celery_broker_from_url, database_from_url
+from headrace.settings.urls import celery_broker_from_url, database_from_url, email_from_url
 
 ENVIRONMENT = Environment.read()
 BASE_DIR: Path = REPOSITORY_ROOT
@@ -112,6 +112,20 @@ X_FRAME_OPTIONS = "DENY"
 
 UNFOLD = admin_theme.UNFOLD
 
+# ---- mail: notices to owners and admins of tenants
+
+_EMAIL = email_from_url(ENVIRONMENT.email_url)
+EMAIL_BACKEND = _EMAIL["BACKEND"]
+EMAIL_HOST = _EMAIL.get("HOST", "")
+EMAIL_PORT = _EMAIL.get("PORT", 0)
+EMAIL_HOST_USER = _EMAIL.get("HOST_USER", "")
+EMAIL_HOST_PASSWORD = _EMAIL.get("HOST_PASSWORD", "")
+EMAIL_USE_SSL = _EMAIL.get("USE_SSL", False)
+EMAIL_USE_TLS = _EMAIL.get("USE_TLS", False)
+EMAIL_TIMEOUT = 10
+EMAIL_SUBJECT_PREFIX = "[Headrace] "
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = ENVIRONMENT.email_from
+
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_I18N = True
@@ -152,6 +166,7 @@ HEADRACE_LEASE_SECONDS = ENVIRONMENT.lease_seconds
 HEADRACE_SOFT_STREAMS = ENVIRONMENT.soft_streams
 HEADRACE_MAX_STREAMS = ENVIRONMENT.max_streams
 HEADRACE_USER_CONNECTIONS = ENVIRONMENT.user_connections
+HEADRACE_EMAIL_IS_SENT = bool(ENVIRONMENT.email_url)
 HEADRACE_METRICS_TOKEN = ENVIRONMENT.metrics_token
 HEADRACE_METRICS_DIRECTORY = metrics_directory()
 

@@ -37,6 +37,26 @@ def database_from_url(url: str) -> dict[str, Any]:
     }
 
 
+def email_from_url(url: str) -> dict[str, Any]:
+    """Returns Django's `EMAIL_*` settings without their prefix; without a URL, mail goes to the process's output.
+
+    A name and password are only sent over TLS.
+    """
+    if not url:
+        return {"BACKEND": "django.core.mail.backends.console.EmailBackend"}
+    parts = urlsplit(url)
+    is_tls = parts.scheme == "smtps"
+    return {
+        "BACKEND": "django.core.mail.backends.smtp.EmailBackend",
+        "HOST": parts.hostname or "localhost",
+        "PORT": parts.port or (465 if is_tls else 25),
+        "HOST_USER": unquote(parts.username or ""),
+        "HOST_PASSWORD": unquote(parts.password or ""),
+        "USE_SSL": is_tls,
+        "USE_TLS": bool(parts.username) and not is_tls,
+    }
+
+
 def celery_broker_from_url(url: str) -> str:
     """Returns kombu's form of a Redis URL: it calls a unix socket `redis+socket://` and its database `virtual_host`."""
     parts = urlsplit(url)
