@@ -14,6 +14,11 @@ def to_micros(amount: Decimal) -> int:
     return int(amount * MICROS)
 
 
+def money_text(amount: Decimal) -> str:
+    """Returns the amount for people: as many decimals as it has."""
+    return f"{amount:f}".rstrip("0").rstrip(".") if "." in f"{amount:f}" else f"{amount:f}"
+
+
 def from_micros(micros: int) -> Decimal:
     """Returns the amount in units."""
     return Decimal(micros) / MICROS

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 from unfold.decorators import display
 
+from apps.deployments.prices import money_text
 from apps.quotas import services
 from apps.quotas.forms import PlanForm
 from apps.quotas.models import Plan, Quota
@@ -111,7 +112,7 @@ class QuotaAdmin(ServiceAdmin):
         """Returns money and tokens per period."""
         parts = []
         if quota.max_budget is not None:
-            parts.append(f"{quota.max_budget:f}".rstrip("0").rstrip("."))
+            parts.append(money_text(quota.max_budget))
         if quota.token_budget is not None:
             parts.append(_("%(count)s tokens") % {"count": f"{quota.token_budget:,}"})
         return f"{', '.join(parts)} / {quota.get_budget_duration_display()}" if parts else ""

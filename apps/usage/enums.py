@@ -21,6 +21,13 @@ class Group(models.TextChoices):
     TENANT = "tenant", "Tenant"
 
 
+class Channel(models.TextChoices):
+    """How a notice reaches its tenant."""
+
+    EMAIL = "email", "Email"
+    WEBHOOK = "webhook", "Webhook"
+
+
 class StreamState(models.TextChoices):
     """How a stream ended."""
 

@@ -1,5 +1,6 @@
 """What ended streams used: a row each, and sums by hour and by day. Rows are added by the ledger alone."""
 
+import uuid
 from decimal import Decimal
 
 from django.db import models
@@ -8,10 +9,11 @@ from django.utils.translation import gettext_lazy as _
 
 from apps.accounts.models import ApiKey, User
 from apps.deployments.models import ModelDeployment
-from apps.deployments.prices import from_micros
+from apps.deployments.prices import from_micros, money_text
+from apps.quotas.models import Quota
 from apps.tenants.managers import TenantManager
 from apps.tenants.models import Tenant
-from apps.usage.enums import Bucket, FinishReason, StreamState
+from apps.usage.enums import Bucket, Channel, FinishReason, StreamState
 
 REF_LENGTH = 64
 LABEL_LENGTH = 200
@@ -117,3 +119,69 @@ class UsageRollup(Attribution):
 
     def __str__(self) -> str:
         return f"{self.tenant_label} {self.bucket} {self.start_at:%Y-%m-%d %H:%M}"
+
+
+class SoftLimitNotice(models.Model):
+    """A soft budget was passed: told once for each period of a quota."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    quota = models.ForeignKey(Quota, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    quota_ref = models.CharField(_("quota's id"), max_length=REF_LENGTH)
+    quota_label = models.CharField(_("quota"), max_length=LABEL_LENGTH)
+    period = models.CharField(max_length=REF_LENGTH, help_text=_("By the tenant's clock."))
+    spent_micros = models.PositiveBigIntegerField(_("spent"), help_text=_("Millionths of the currency unit."))
+    limit_micros = models.PositiveBigIntegerField(_("soft budget"), help_text=_("Millionths of the currency unit."))
+    passed_at = models.DateTimeField()
+
+    all_tenants = models.Manager["SoftLimitNotice"]()
+    objects = TenantManager["SoftLimitNotice"]()
+
+    class Meta:
+        ordering = ["-passed_at"]
+        default_manager_name = "all_tenants"
+        verbose_name = _("notice of a soft budget")
+        verbose_name_plural = _("notices of soft budgets")
+        constraints = [models.UniqueConstraint(fields=["quota_ref", "period"], name="soft_limit_notice_once")]
+
+    def __str__(self) -> str:
+        return f"{self.quota_label}, {self.period}"
+
+    @property
+    def spent(self) -> str:
+        """In the unit of the prices, for people."""
+        return money_text(from_micros(self.spent_micros))
+
+    @property
+    def limit(self) -> str:
+        """In the unit of the prices, for people."""
+        return money_text(from_micros(self.limit_micros))
+
+
+class NoticeDelivery(models.Model):
+    """The way of a notice over one channel."""
+
+    notice = models.ForeignKey(SoftLimitNotice, on_delete=models.CASCADE, related_name="deliveries")
+    channel = models.CharField(max_length=16, choices=Channel)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    next_attempt_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("Empty: delivered, or given up after the last try.")
+    )
+    delivered_at = models.DateTimeField(null=True, blank=True)
+    last_error = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        ordering = ["notice", "channel"]
+        verbose_name_plural = _("deliveries")
+        indexes = [models.Index(fields=["next_attempt_at"], name="notice_delivery_due")]
+        constraints = [
+            models.UniqueConstraint(fields=["notice", "channel"], name="notice_delivery_once"),
+            models.CheckConstraint(condition=Q(channel__in=Channel.values), name="notice_delivery_channel_known"),
+            models.CheckConstraint(
+                condition=Q(delivered_at__isnull=True) | Q(next_attempt_at__isnull=True),
+                name="notice_delivery_ends_with_success",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_channel_display()}: {self.notice}"

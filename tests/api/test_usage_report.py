@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection
 from openai.types.admin.organization import UsageCompletionsResponse
 from redis import Redis
 
@@ -25,6 +24,7 @@ from apps.usage.enums import Bucket, Group
 from apps.usage.services import usage_record
 from headrace_wire.api_key import ApiKeyToken
 from headrace_wire.errors import InvalidRequestError
+from tests.support.database_outage import database_down
 from tests.usage.events import NOON, event, milliseconds
 
 Ask = Callable[..., tuple[int, Any]]
@@ -231,14 +231,6 @@ def test_groups_may_be_repeated_or_listed() -> None:
 def test_a_database_that_is_away_is_said(ask: Ask, tenant: Tenant) -> None:
     token = key_of(tenant, "usage")
     snapshot_publish()
-    connection.close()
-    kept = dict(connection.settings_dict)
-    connection.settings_dict.update(
-        {"NAME": "/nowhere/at/all"} if connection.vendor == "sqlite" else {"PORT": "1", "HOST": "127.0.0.1"}
-    )
-    try:
+    with database_down():
         status, body = async_to_sync(_get)("/v1/usage", {"authorization": f"Bearer {token.reveal()}"})
-    finally:
-        connection.close()
-        connection.settings_dict.update(kept)
     assert (status, body["error"]["code"]) == (503, "dependency_unavailable")

@@ -1,8 +1,6 @@
 """Exactly once, whatever is away, dies or cannot be read on the way; on a real Redis and a real database."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from io import StringIO
 from typing import Any
 
@@ -22,6 +20,7 @@ from apps.usage.tasks import usage_collect_task
 from headrace_wire import redis_keys
 from headrace_wire.api_key import ApiKeyToken
 from headrace_wire.messages import FinishReason, StreamState
+from tests.support.database_outage import database_down
 
 from .events import event, fields_of, waiting, write
 
@@ -163,20 +162,6 @@ def test_one_at_a_time(live_redis: Redis) -> None:
         assert usage_collect_task() == 0
     assert usage_collect_task() == 1
     assert not live_redis.exists(redis_keys.usage_lock_key())
-
-
-@contextmanager
-def database_down() -> Iterator[None]:
-    """Nobody listens where the database was."""
-    connection.close()
-    kept = dict(connection.settings_dict)
-    is_file = connection.vendor == "sqlite"
-    connection.settings_dict.update({"NAME": "/nowhere/at/all"} if is_file else {"PORT": "1", "HOST": "127.0.0.1"})
-    try:
-        yield
-    finally:
-        connection.close()
-        connection.settings_dict.update(kept)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -7,6 +7,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 SCHEDULE = {
     "Store what ended streams used": ("usage.collect", 2),
     "Delete usage details past their retention": ("usage.expire", 3600),
+    "Announce soft budgets that were passed": ("usage.notices_send", 5),
 }
 """Name to task and seconds between two runs. A run that waited longer than that is dropped, the next one is due."""
 

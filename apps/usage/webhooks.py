@@ -1,0 +1,64 @@
+"""Posts to a tenant's webhook, signed by Standard Webhooks (standardwebhooks.com), which OpenAI's clients can verify.
+
+The address is given by operators, not by tenants. Redirects are not followed: what was signed for one address is not
+sent to another.
+"""
+
+import base64
+import hashlib
+import hmac
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from apps.tenants.services import WEBHOOK_SECRET_PREFIX
+
+TIMEOUT_SECONDS = 10.0
+
+
+class WebhookError(Exception):
+    """The receiver did not take it; the message says why, without the receiver's own words."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **_options: Any) -> None:  # noqa: ANN401
+        return None
+
+
+_opener = build_opener(_NoRedirects)
+
+
+def webhook_headers(*, secret: str, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Returns the headers of one try; the id is the same for every try, so that a receiver can tell."""
+    key = base64.b64decode(secret.removeprefix(WEBHOOK_SECRET_PREFIX))
+    signed = f"{event_id}.{timestamp}.".encode() + body
+    signature = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return {
+        "content-type": "application/json",
+        "user-agent": "Headrace",
+        "webhook-id": event_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{signature}",
+    }
+
+
+def webhook_post(*, url: str, headers: dict[str, str], body: bytes) -> None:
+    """Posts, and returns once the receiver has answered with 2xx.
+
+    Raises:
+        WebhookError: It did not.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise WebhookError("not an HTTP address")
+    request = Request(url, data=body, headers=headers, method="POST")  # noqa: S310  # checked above
+    try:
+        with _opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
+            status = int(answer.status)
+    except HTTPError as error:
+        with error:
+            status = error.code
+    except (OSError, ValueError, HTTPException) as error:  # not reached, timed out, no TLS, or no HTTP
+        raise WebhookError(str(error)[:300]) from error
+    if not 200 <= status < 300:
+        raise WebhookError(f"answered with {status}")
