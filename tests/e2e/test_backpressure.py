@@ -14,7 +14,18 @@ from websockets.exceptions import ConnectionClosed
 
 from headrace_wire.messages import StreamState
 from tests.support.live_stack import LiveStack, running_stack
-from tests.support.slow_clients import MODEL, Stalled, generate, give_up, hear, opened, read_on, sse_asked, stalled
+from tests.support.slow_clients import (
+    MODEL,
+    Stalled,
+    drop,
+    generate,
+    give_up,
+    hear,
+    opened,
+    read_on,
+    sse_asked,
+    stalled,
+)
 from tests.support.stream_probe import StreamProbe
 
 WINDOW = 256
@@ -169,7 +180,7 @@ async def test_cancel_acts_while_the_transport_is_full(stack: LiveStack, probe: 
     ended = await asyncio.to_thread(probe.wait_for_end, stream_id)
     assert ended.state is StreamState.CANCELLED
     assert ended.usage.completion_tokens == WINDOW
-    connection.transport.abort()
+    await drop(connection)
 
 
 def test_leaving_acts_while_the_transport_is_full(stack: LiveStack, probe: StreamProbe) -> None:
@@ -190,7 +201,7 @@ async def test_two_viewers_the_frozen_one_holds_nobody_up(stack: LiveStack, prob
         text, seq = await read_on(viewer, stream_id)
     assert seq == 2000
     assert text == probe.text(stream_id)
-    frozen.transport.abort()
+    await drop(frozen)
 
 
 @simulated_only
@@ -215,7 +226,7 @@ async def test_a_flood_of_frames_grows_nothing_and_disturbs_nobody(stack: LiveSt
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
         assert gateway.memory_info().rss - before <= GATEWAY_GROWTH_BYTES
-        flooder.transport.abort()
+        await drop(flooder)
     assert _frames_delayed(stack) > delayed
     async with opened(stack) as big:
         await big.send("x" * 10_000_000)

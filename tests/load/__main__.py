@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 
 from headrace_launcher.demo_model import ensure_demo_model
-from tests.load import checkpoint_case, simulated_case, vllm_case
+from tests.load import checkpoint_case, crowd_case, simulated_case, slow_reader_case, vllm_case
 from tests.load.checkpoint_case import CheckpointLoad
+from tests.load.crowd_case import CrowdLoad
 from tests.load.placement import Placement, going_first, on_core
 from tests.load.report import machine, render_table, simulated_rows, write_json
 from tests.load.simulated_case import TRANSPORTS, SimulatedLoad
+from tests.load.slow_reader_case import SlowReaderLoad
 from tests.load.vllm_case import SYSTEMS, VllmLoad
 from tests.support.environment import REPOSITORY_ROOT, SupportEnvironment
 from tests.support.tiny_model import tiny_model_in
@@ -40,6 +42,13 @@ def main(arguments: Sequence[str]) -> int:
     if options.only in {None, "checkpoints"}:
         model = options.model or ensure_demo_model(REPOSITORY_ROOT / "var" / "models", progress=_progress)
         tables.append(_checkpoints(CheckpointLoad(model), options.rounds, content))
+    if options.only in {None, "slow"}:
+        model = options.model or tiny_model_in(SupportEnvironment.read().cache_dir)
+        with going_first(wanted=options.first):
+            tables.append(_slow_readers(SlowReaderLoad(model), options.rounds, content))
+    if options.only in {None, "crowd"}:
+        with going_first(wanted=options.first):
+            tables.append(_crowd(CrowdLoad(), options.rounds, content))
     path = write_json(options.output, content)
     _say("\n\n".join(["", *tables, f"All figures: {path}"]))
     return 0
@@ -73,7 +82,24 @@ def _checkpoints(load: CheckpointLoad, rounds: int, content: dict[str, Any]) -> 
     return render_table(title, (load.model.name,), checkpoint_case.table_rows(measured))
 
 
-def _public(load: VllmLoad | CheckpointLoad) -> dict[str, Any]:
+def _slow_readers(load: SlowReaderLoad, rounds: int, content: dict[str, Any]) -> str:
+    measured = slow_reader_case.run_rounds(load, rounds=rounds, progress=_progress)
+    content["slow_readers"] = {"load": {**_public(load), "model": load.name}, "rounds": measured}
+    title = f"Slow readers: {load.stalled} clients that read nothing; median [range] of {rounds} rounds"
+    return render_table(title, (load.name,), slow_reader_case.table_rows(load, measured))
+
+
+def _crowd(load: CrowdLoad, rounds: int, content: dict[str, Any]) -> str:
+    measured = crowd_case.run_rounds(load, rounds=rounds, progress=_progress)
+    content["crowd"] = {"load": load, "rounds": measured}
+    title = (
+        f"Crowd: {load.clients} clients, {load.limit} of them served, {load.tokens_per_second:g} tok/s each, simulated "
+        f"engine; median [range] of {rounds} rounds"
+    )
+    return render_table(title, ("SSE",), crowd_case.table_rows(load, measured))
+
+
+def _public(load: VllmLoad | CheckpointLoad | SlowReaderLoad) -> dict[str, Any]:
     return {name: getattr(load, name) for name in load.__struct_fields__}
 
 
@@ -87,7 +113,9 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description="Measure Headrace on this machine.")
-    parser.add_argument("--only", choices=("sim", "vllm", "checkpoints"), help="one case instead of all")
+    parser.add_argument(
+        "--only", choices=("sim", "vllm", "checkpoints", "slow", "crowd"), help="one case instead of all"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how often each case is measured (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of a simulated round's steady part")
     parser.add_argument("--streams", type=int, default=32, help="simulated streams at a time (default: %(default)s)")
@@ -97,7 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", type=Path, help="a model's folder for vLLM (default: the tests' tiny one)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8], help="of vLLM's bench")
-    parser.add_argument("--first", action="store_true", help="simulated engine: run before all others (root)")
+    parser.add_argument(
+        "--first", action="store_true", help="simulated engine, slow readers, crowd: run before all others (root)"
+    )
     parser.add_argument("--output", type=Path, default=REPOSITORY_ROOT / "var" / "bench", help="folder of the JSON")
     return parser
 

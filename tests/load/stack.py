@@ -3,10 +3,11 @@
 import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 from redis.asyncio import Redis
@@ -33,11 +34,21 @@ class BenchStack:
     """Of `gateway`, `worker` and `redis`."""
     engine_pids: list[int]
     """The worker's engine children."""
+    redis_url: str
 
 
 @contextmanager
-def running_stack(deployment: DeploymentConfig, placement: Placement) -> Iterator[BenchStack]:
-    """Starts everything for one deployment and waits until it serves; the engine child goes to the load's core."""
+def running_stack(
+    deployment: DeploymentConfig,
+    placement: Placement,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    *,
+    workers: int = 1,
+) -> Iterator[BenchStack]:
+    """Starts everything for one deployment and waits until it serves; the engine child goes to the load's core.
+
+    `variables` are set in the environment of its processes. Of several workers, the first is the one that is measured.
+    """
     with ExitStack() as cleaning:
         folder = Path(cleaning.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
         redis = EmbeddedRedis.in_directory(find_redis_server(), folder / "redis")
@@ -48,21 +59,24 @@ def running_stack(deployment: DeploymentConfig, placement: Placement) -> Iterato
             HEADRACE_SECRET_KEY="of the bench alone",
             DJANGO_SETTINGS_MODULE="headrace.settings.development",
             HEADRACE_DRAIN_SECONDS="1",
+            **variables,
         )
         port = free_port()
         with on_core(placement.system):
             server = cleaning.enter_context(Process(redis.command(), name="redis"))
             server.wait_for_address(str(redis.socket))
             asyncio.run(_configure(redis.url, deployment))
-            worker = _start(cleaning, environ, "headrace_worker", "--deployment", deployment.name)
+            serving = ("headrace_worker", "--deployment", deployment.name)
+            worker, *others = [_start(cleaning, environ, *serving) for _ in range(workers)]
             gateway = _start(cleaning, environ, "headrace.server", "--host", HOST, "--port", str(port))
-        worker.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
+        for each in (worker, *others):
+            each.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
         gateway.wait_for_line("Listening on")
         engines = [child.pid for child in psutil.Process(worker.pid).children(recursive=True)]
         for pid in engines:
             move_process(pid, placement.load)
         pids = {"gateway": gateway.pid, "worker": worker.pid, "redis": server.pid}
-        yield BenchStack(port, deployment.name, KEY_A.reveal(), pids, engines)
+        yield BenchStack(port, deployment.name, KEY_A.reveal(), pids, engines, redis.url)
 
 
 def _start(cleaning: ExitStack, environ: dict[str, str], module: str, *arguments: str) -> Process:

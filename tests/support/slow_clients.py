@@ -71,15 +71,18 @@ async def stalled(stack: LiveStack, tokens: int = 4000, **fields: Any) -> Stalle
     return connection, await generate(connection, tokens, **fields)
 
 
-async def give_up(stack: LiveStack, *streams: Stalled) -> None:
-    """Cancel streams and drop their connections.
+async def drop(connection: ClientConnection) -> None:
+    """End a connection without a close handshake, which a client that does not read would wait for in vain."""
+    connection.transport.abort()
+    await connection.wait_closed()
 
-    Without a close handshake, which a client that does not read would wait for in vain.
-    """
+
+async def give_up(stack: LiveStack, *streams: Stalled) -> None:
+    """Cancel streams and drop their connections."""
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {stack.api_key}"}) as http:
         for connection, stream_id in streams:
             (await http.delete(f"{stack.base_url}/v1/streams/{stream_id}")).raise_for_status()
-            connection.transport.abort()
+            await drop(connection)
 
 
 class SseReader:

@@ -52,7 +52,7 @@ def snapshot(version: int = 1, *deployments: DeploymentConfig) -> ConfigSnapshot
     """Return the test configuration; `deployments` takes the place of the simulated ones."""
     return ConfigSnapshot(
         version=version,
-        tenants=[TenantConfig(id=TENANT_A, slug="a"), TenantConfig(id=TENANT_B, slug="b")],
+        tenants=[TenantConfig(id=tenant, slug=tenant[0], max_connections=10_000) for tenant in (TENANT_A, TENANT_B)],
         api_keys=[
             api_key(KEY_A, TENANT_A),
             api_key(KEY_B, TENANT_B),

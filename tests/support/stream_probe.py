@@ -62,13 +62,13 @@ class StreamProbe:
         raw: Any = self.redis.get(redis_keys.token_ids_key(stream_id))
         return len(codec.unpack_token_ids(raw or b""))
 
-    def wait_for_tokens(self, stream_id: str, count: int) -> int:
+    def wait_for_tokens(self, stream_id: str, count: int, *, seconds: float = 0.5) -> int:
         """Return how many tokens were generated once there are `count`, after giving the engine time to run past it."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while self.token_count(stream_id) < count:
             assert time.monotonic() < deadline, f"{self.token_count(stream_id)} of {count} tokens"
             time.sleep(0.02)
-        return self.wait_until_still(stream_id)
+        return self.wait_until_still(stream_id, seconds=seconds)
 
     def wait_until_still(self, stream_id: str, *, seconds: float = 0.5) -> int:
         """Return how many tokens were generated once that number has not changed for `seconds`."""
