@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from redis.exceptions import RedisError
 
-from headrace_wire.checkpoint_folders import discard_stream
 from headrace_wire.continuation import EXACT_ENGINE
 from headrace_wire.functions import Functions
 from headrace_wire.messages import StreamError, StreamState
 from headrace_wire.request_queue import Claimed, RequestQueue
 from headrace_wire.token_log import Append, TokenLog
+from headrace_worker.checkpoint_disposal import CheckpointDisposal
 from headrace_worker.config import HoldLimits
 from headrace_worker.deadlines import Deadlines
 from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineOutput, EngineStats, RequestRefusedError
@@ -62,7 +62,7 @@ class Streams:
         self._handover = Handover(
             self.publisher, queue, metrics, save=self._save, stop=self._withdraw, forget=self._retire
         )
-        self._checkpoints = checkpoints
+        self._checkpoints = CheckpointDisposal(checkpoints) if checkpoints is not None else None
         self._tasks = asyncio.TaskGroup()
         self._deadlines = Deadlines(self._waiting_for_tokens, self._end_stalled)
         self.batch_max: int | None = None
@@ -72,10 +72,14 @@ class Streams:
 
     async def run(self) -> None:
         """Publish, and see to what is stalled or held, until cancelled."""
-        async with self._tasks:
-            self._tasks.create_task(self.publisher.run(), name="publisher")
-            self._tasks.create_task(self._deadlines.run(), name="deadlines")
-            self._tasks.create_task(self._holds.run(), name="holds")
+        try:
+            async with self._tasks:
+                self._tasks.create_task(self.publisher.run(), name="publisher")
+                self._tasks.create_task(self._deadlines.run(), name="deadlines")
+                self._tasks.create_task(self._holds.run(), name="holds")
+        finally:
+            if self._checkpoints is not None:
+                self._checkpoints.close()
 
     # ---- the engine
 
@@ -326,14 +330,8 @@ class Streams:
             return
         if self._forget(generation) and generation.ended is not None:
             self._metrics.ended(generation.ended, new_tokens=generation.new_tokens)
-            self._discard_checkpoint(generation)
-
-    def _discard_checkpoint(self, generation: Generation) -> None:
-        """Nobody goes on with this stream."""
-        settings, request = self._checkpoints, generation.request
-        if settings is not None and (generation.context_tokens >= settings.min_tokens or generation.is_continued):
-            discard = asyncio.to_thread(discard_stream, settings.root, request.tenant_id, request.stream_id)
-            self._tasks.create_task(discard)
+            if self._checkpoints is not None:
+                self._checkpoints.ended(generation)
 
     def _forget(self, generation: Generation) -> bool:
         self._requests.pop(generation.request_id, None)

@@ -1,7 +1,8 @@
-"""A KV cache as bytes: whatever is read of a block comes back as the same numbers, in every kind of memory."""
+"""A KV cache as bytes: whatever is read of a block comes back as the same numbers, where it means the same."""
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,3 +71,28 @@ def test_unknown_layouts_are_refused() -> None:
             block_memory({"a": tensor}, BLOCKS)
     with pytest.raises(UnknownLayoutError):
         block_memory({}, BLOCKS)
+
+
+def test_weights_are_told_apart_by_what_is_in_them(tmp_path: Path) -> None:
+    from headrace_worker.engine_core.checkpoints.fingerprint import _weights  # noqa: PLC0415
+
+    contents = {"model.safetensors": bytes(300_000), "config.json": b"{}"}
+    changed = bytearray(contents["model.safetensors"])
+    changed[-1] = 1
+    variants = [
+        contents,
+        contents | {"model.safetensors": bytes(changed)},
+        contents | {"config.json": b'{"rope_theta": 1}'},
+        contents | {"more.safetensors": b"1"},
+        {"model.safetensors": bytes(299_999), "config.json": b"{}"},
+    ]
+    told = []
+    for number, variant in enumerate([*variants, contents | {"README.md": b"a copy elsewhere"}]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, content in variant.items():
+            (folder / name).write_bytes(content)
+        told.append(_weights(str(folder), "None", ""))
+    assert told[-1] == told[0]
+    assert len(set(told)) == len(variants)
+    assert len({_weights("owner/model", "main", commit) for commit in ("", "a", "b")}) == 3

@@ -28,6 +28,10 @@ SEGMENT_BLOCKS = 128
 PINNED_SHARE = 8
 """One in so many blocks of the KV cache, at most, may be waiting to be written."""
 
+PATIENCE_SECONDS = 2.0
+"""How long a request waits for a look into the directory, before it is computed: a share may hang."""
+
+_TROUBLE = (Refusal.CORRUPT, Refusal.UNREADABLE)
 _ENDED = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
 
@@ -43,6 +47,7 @@ class _Stream:
         self.save: Save | None = None
         """Under way."""
         self.look: Future[Found] | None = None
+        self.begun_at = now
         self.load_start = 0
         self.load: list[Piece] = []
         self.is_loading = False
@@ -108,7 +113,11 @@ class Tracking:
         if stream is None or stream.look is None or not stream.may_load:
             return 0
         if not stream.look.done():
-            return None
+            if time.monotonic() - stream.begun_at < PATIENCE_SECONDS:
+                return None
+            stream.may_load = False
+            self._refuse(stream, Refusal.UNREADABLE)
+            return 0
         found = self._found(stream)
         stream.load_start = num_computed_tokens // self._block_size
         stream.load = found.pieces(stream.load_start)
@@ -130,7 +139,7 @@ class Tracking:
         found = stream.look.result()
         if found.refusals:
             for refusal in found.refusals:
-                self.counts.refuse(refusal)
+                self._refuse(stream, refusal)
             found = Found(found.segments)
             stream.look = Future()
             stream.look.set_result(found)
@@ -227,11 +236,11 @@ class Tracking:
         request_id, pinned = self._saves.pop(outcome.number)
         self._kv_cache.block_pool.free_blocks(reversed(pinned))
         self._pinned -= len(pinned)
+        stream = self._streams.get(request_id)
         if outcome.refusal:
-            self.counts.refuse(outcome.refusal)
+            self._refuse(stream, outcome.refusal)
         else:
             self.counts.count_saved(outcome.bytes, outcome.seconds)
-        stream = self._streams.get(request_id)
         if stream is not None and stream.save is not None and stream.save.number == outcome.number:
             self._note_saved(stream, stream.save, outcome.refusal)
         for wanted in [stream for stream in self._wanted.values() if stream.save is None]:
@@ -242,9 +251,15 @@ class Tracking:
         if not refusal:
             stream.saved_blocks = max(stream.saved_blocks, save.first + len(save.block_ids))
             return
-        if refusal == Refusal.INCOMPLETE:
-            stream.saved_blocks = 0  # it was removed: from the beginning, when the next one is due
-        self._settle(stream)
+        if refusal == Refusal.INCOMPLETE and save.first:
+            stream.saved_blocks = 0  # it was removed: from the beginning, now where it is wanted, else when it is due
+        else:
+            self._settle(stream)
+
+    def _refuse(self, stream: _Stream | None, reason: str) -> None:
+        self.counts.refuse(reason)
+        if reason in _TROUBLE:
+            log.warning("checkpoint refused stream_id=%s: %s", stream.key.stream_id if stream else "ended", reason)
 
     def _settle(self, stream: _Stream) -> None:
         """Tell those who wait for a stream that nothing more is saved of it for now."""
@@ -260,7 +275,7 @@ class Tracking:
         if not outcome.refusal:
             self.counts.count_loaded(outcome.bytes, outcome.seconds)
             return
-        self.counts.refuse(outcome.refusal)
+        self._refuse(stream, outcome.refusal)
         if stream is not None:
             stream.may_load = False
             stream.saved_blocks = 0
