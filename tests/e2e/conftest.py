@@ -39,7 +39,7 @@ ENGINE_KV_TOKENS = 20 * 1024
 
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "quick": {"engine_args": {"ttft_ms": 30, "tpot_ms": 8, "answer": MARKDOWN}},
-    "slow": {"engine_args": {"ttft_ms": 100, "tpot_ms": 50}, "default_max_tokens": 512},
+    "slow": {"engine_args": {"ttft_ms": 100, "tpot_ms": 50}, "default_max_tokens": 512, "max_num_seqs": 256},
     "small": {
         "engine_args": {"ttft_ms": 10, "tpot_ms": 5, "answer_tokens": 10},
         "max_model_len": 200,
