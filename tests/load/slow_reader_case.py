@@ -119,7 +119,8 @@ def table_rows(load: SlowReaderLoad, measured: Sequence[SlowReaderRound]) -> lis
         row("neighbour's TPOT alone, ms", lambda one: one.tpot_alone * 1000),
         row(f"neighbour's TPOT beside {load.stalled} stalled, ms", lambda one: one.tpot_beside * 1000),
         row("ratio", lambda one: one.tpot_ratio, at_most=1.10),
-        row("gateway RSS per stalled reader, KiB", lambda one: one.gateway_kib_per_stalled),
+        # Later rounds take the memory that the first one gave back to the process.
+        Row("gateway RSS per stalled reader, KiB", [[measured[0].gateway_kib_per_stalled]]),
         row("tokens ahead of a stalled reader", lambda one: one.tokens_ahead, at_most=WINDOW),
         row("cancel by a stalled reader, ms", lambda one: one.cancel_seconds * 1000, at_most=100.0),
         row("resumed to next token, held, ms", lambda one: one.held_seconds * 1000),
