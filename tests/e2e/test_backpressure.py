@@ -30,7 +30,7 @@ from tests.support.stream_probe import StreamProbe
 
 WINDOW = 256
 SSE_BUFFERS = 1200
-"""Tokens that the buffers of one plain SSE connection may hold beyond the window (docs/websocket.md)."""
+"""Tokens that the buffers of one plain SSE connection may hold beyond the window (docs/backpressure.md)."""
 GATEWAY_GROWTH_BYTES = 5 * 2**20
 
 SLOTS = 8
