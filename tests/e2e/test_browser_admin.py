@@ -89,3 +89,39 @@ def test_workers_come_and_go_without_a_reload(page: Page, live_stack: LiveStack)
     expect(rows.filter(has_text=str(third.pid))).to_contain_text("Ended", timeout=LEASE_AND_MIRROR_MS)
     expect(chosen).to_be_checked()
     assert page.evaluate("window.notReloaded")
+
+
+FILL_LEDGER = """
+import time
+from apps.tenants.models import Tenant
+from apps.usage.services import usage_record
+from headrace_wire.messages import FinishReason, StreamState
+from headrace_wire.usage_events import UsageEvent
+tenant, now = Tenant.objects.get(slug="demo").id.hex, int(time.time() * 1000)
+usage_record(events=[
+    UsageEvent(stream_id=f"strm-drawn-{day}-{name}", tenant_id=tenant, deployment=name, state=StreamState.FINISHED,
+        finish_reason=FinishReason.STOP, prompt_tokens=100 * day, completion_tokens=50, cost_micros=250_000 * day,
+        admitted_ms=now - day * 86_400_000, ended_ms=now)
+    for day in range(1, 6) for name in ("drawn", "large")
+])
+print(tenant)
+"""
+
+
+def test_usage_is_drawn_as_charts_and_exported(page: Page, live_stack: LiveStack) -> None:
+    tenant = live_stack.run_django(FILL_LEDGER).split()[-1]
+    page.goto(f"{live_stack.base_url}/admin/usage/usagerecord/overview?tenant={tenant}&days=30")
+    expect(page.locator("#parts")).to_contain_text("drawn")
+    page.wait_for_function("[...document.querySelectorAll('canvas.chart')].every((c) => Chart.getChart(c))")
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('canvas.chart')].map((c) => Chart.getChart(c).data.labels.length)"
+    )
+    assert drawn == [30, 30]
+    page.get_by_label("Split by").select_option("api_key")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#parts")).to_contain_text("chat")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export as CSV").click()
+    text = download.value.path().read_text()
+    assert text.splitlines()[0].startswith("bucket,start_at,tenant_id,tenant_name")
+    assert text.count(",drawn,") == 5

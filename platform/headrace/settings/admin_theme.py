@@ -7,8 +7,13 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 
-def _link(title: str, icon: str, view: str) -> dict[str, Any]:
-    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{view}_changelist")}
+def _link(title: str, icon: str, view: str, page: str = "changelist") -> dict[str, Any]:
+    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{view}_{page}")}
+
+
+def _is_list_of_streams(request: HttpRequest) -> bool:
+    """The page of sums lies below it and has an entry of its own."""
+    return "/usage/usagerecord/" in request.path and "/usage/usagerecord/overview" not in request.path
 
 
 def _icon(_request: HttpRequest) -> str:
@@ -52,6 +57,14 @@ UNFOLD: dict[str, Any] = {
                     _link("Plans", "balance", "quotas_plan"),
                     _link("Quotas", "speed", "quotas_quota"),
                     _link("Conversations", "chat", "chat_conversation"),
+                ],
+            },
+            {
+                "title": "Usage",
+                "items": [
+                    _link("Sums and charts", "bar_chart", "usage_usagerecord", "overview"),
+                    {**_link("Ended streams", "receipt_long", "usage_usagerecord"), "active": _is_list_of_streams},
+                    _link("Notices", "notifications", "usage_softlimitnotice"),
                 ],
             },
             {

@@ -1,0 +1,89 @@
+"""Tables as CSV, page by page: an export of any size takes the memory of one page and holds no cursor open."""
+
+import csv
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from io import StringIO
+from typing import Any, Self
+
+from asgiref.sync import sync_to_async
+from django.db.models import Model, QuerySet
+from django.http import StreamingHttpResponse
+
+from apps.deployments.prices import from_micros, money_text
+from apps.usage.models import UsageRecord, UsageRollup
+
+PAGE = 1_000
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+Column = Callable[[Any], object]
+
+_WHOSE = ("tenant", "api_key", "user", "deployment")
+_ATTRIBUTION = [f"{whose}_{part}" for whose in _WHOSE for part in ("ref", "label")]
+_NUMBERS = ["prompt_tokens", "cached_tokens", "completion_tokens"]
+
+
+def _columns(*names: str) -> dict[str, Column]:
+    def column(name: str) -> Column:
+        return lambda row: getattr(row, name)
+
+    columns = {name.replace("_ref", "_id").replace("_label", "_name"): column(name) for name in names}
+    return {**columns, "cost": lambda row: money_text(from_micros(row.cost_micros))}
+
+
+RECORD_COLUMNS = _columns("stream_id", "admitted_at", "ended_at", *_ATTRIBUTION, "state", "finish_reason", *_NUMBERS)
+ROLLUP_COLUMNS = _columns("bucket", "start_at", *_ATTRIBUTION, "requests", *_NUMBERS)
+
+
+def records_csv(records: "QuerySet[UsageRecord]") -> StreamingHttpResponse:
+    """Returns the answer that has these records as a file."""
+    return _attachment(CsvPages(records, RECORD_COLUMNS), "usage-streams.csv")
+
+
+def rollups_csv(rollups: "QuerySet[UsageRollup]") -> StreamingHttpResponse:
+    """Returns the answer that has these sums as a file."""
+    return _attachment(CsvPages(rollups, ROLLUP_COLUMNS), "usage-sums.csv")
+
+
+def _attachment(pages: "CsvPages", name: str) -> StreamingHttpResponse:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingHttpResponse(pages, content_type="text/csv; charset=utf-8", headers=headers)
+
+
+class CsvPages:
+    """The lines of a table, oldest row first, a page at a time; each page goes on after the last one's key."""
+
+    def __init__(self, rows: "QuerySet[Any]", columns: Mapping[str, Column]) -> None:
+        self._rows = rows.order_by("pk")
+        self._columns = columns
+        self._after: object = None
+        self._is_done = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._is_done:
+            raise StopAsyncIteration
+        return await sync_to_async(self._page)()
+
+    def _page(self) -> bytes:
+        is_first = self._after is None
+        rows: list[Model] = list((self._rows if is_first else self._rows.filter(pk__gt=self._after))[:PAGE])
+        self._is_done = len(rows) < PAGE
+        text = StringIO()
+        writer = csv.writer(text)
+        if is_first:
+            writer.writerow(self._columns)
+        for row in rows:
+            writer.writerow([_cell(column(row)) for column in self._columns.values()])
+            self._after = row.pk
+        return text.getvalue().encode()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"  # a spreadsheet would run it; names are what tenants call things
+    return value
