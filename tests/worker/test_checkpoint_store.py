@@ -4,6 +4,7 @@ import os
 import random
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_wire.checkpoint_folders import discard_stream, stream_folder, stream_folders
-from headrace_worker.engine_core.checkpoints.store import CheckpointStore, Found, Refusal, RefusedError, StreamKey
+from headrace_worker.engine_core.checkpoints.store import (
+    LOOK_SECONDS,
+    CheckpointStore,
+    Found,
+    Refusal,
+    RefusedError,
+    StreamKey,
+)
 
 KEY = StreamKey("tenant", "stream")
 LAYERS = 3
@@ -227,6 +235,21 @@ def test_a_stream_does_not_make_room_for_itself(tmp_path: Path) -> None:
         save(here, 10, 20)
     assert refusal.value.reason is Refusal.LIMIT
     assert here.find(KEY, hashes(20)).complete_until == 10
+
+
+def test_others_write_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process counts its own files at once, and those of others after a while."""
+    size = save(store(tmp_path), 0, 10, key=StreamKey("tenant", "old"))
+    aged(tmp_path, "old", 1000)
+    here, there = store(tmp_path, limit=int(size * 3.5)), store(tmp_path)
+    save(here, 0, 10, key=StreamKey("tenant", "mine"))
+    save(there, 0, 10, key=StreamKey("tenant", "theirs"))
+    save(here, 0, 10, key=StreamKey("tenant", "mine-2"))
+    assert streams(tmp_path) == {"old", "mine", "theirs", "mine-2"}
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + LOOK_SECONDS + 1)
+    save(here, 0, 1, key=StreamKey("tenant", "mine-3"))
+    assert streams(tmp_path) == {"mine", "theirs", "mine-2", "mine-3"}
 
 
 def test_what_a_killed_writer_left_counts_and_goes(tmp_path: Path) -> None:

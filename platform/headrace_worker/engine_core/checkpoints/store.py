@@ -7,6 +7,7 @@ gone meanwhile is a checkpoint less. Over a tenant's limit, the checkpoint that 
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +30,9 @@ from headrace_worker.engine_core.checkpoints.file_format import (
     read_header,
     write_file,
 )
+
+LOOK_SECONDS = 30.0
+"""How long a tenant's size is known before it is looked up again: others write too, and delete."""
 
 
 class Refusal(StrEnum):
@@ -105,13 +109,22 @@ def require_wanted(is_wanted: Callable[[], bool]) -> None:
         raise RefusedError(Refusal.LATE)
 
 
+class _Usage(Struct):
+    """What a tenant has saved, as far as this process knows."""
+
+    bytes: int
+    until: float
+    """Monotonic time at which others' files are counted anew."""
+
+
 class CheckpointStore:
-    """Every method blocks and may be called from any thread."""
+    """Every method blocks. `save` belongs to one thread, the others to any."""
 
     def __init__(self, root: Path, *, fingerprint: str, bytes_per_tenant: int) -> None:
         self._root = root
         self._fingerprint = fingerprint
         self._bytes_per_tenant = bytes_per_tenant
+        self._usage: dict[str, _Usage] = {}
 
     # ---- saving
 
@@ -138,11 +151,13 @@ class CheckpointStore:
             self._make_room(key, len(hashes) * block_bytes)
             if not first:
                 make_folder(folder)
-            return self._write(folder, header, blocks, is_wanted)
+            size = self._write(folder, header, blocks, is_wanted)
         except FileNotFoundError as error:  # the folder was removed: another process made room, or the stream has ended
             raise RefusedError(Refusal.INCOMPLETE) from error
         except (OSError, ValueError) as error:
             raise RefusedError(Refusal.UNREADABLE) from error
+        self._usage[key.tenant_id].bytes += size
+        return size
 
     def _write(self, folder: Path, header: Header, blocks: Iterable[BlockViews], is_wanted: Callable[[], bool]) -> int:
         name, temporary_name = new_file_names()
@@ -163,13 +178,15 @@ class CheckpointStore:
         return size
 
     def _make_room(self, key: StreamKey, needed: int) -> None:
+        known, now = self._usage.get(key.tenant_id), time.monotonic()
+        if known is not None and known.until > now and known.bytes + needed <= self._bytes_per_tenant:
+            return
         folders = stream_folders(self._root, key.tenant_id)
         total = needed + sum(folder.bytes for folder in folders)
         for folder in sorted(folders, key=lambda folder: folder.used_at):
-            if total <= self._bytes_per_tenant:
-                return
-            if folder.stream_id != key.stream_id:
+            if total > self._bytes_per_tenant and folder.stream_id != key.stream_id:
                 total -= discard_stream(self._root, folder.tenant_id, folder.stream_id)
+        self._usage[key.tenant_id] = _Usage(total - needed, now + LOOK_SECONDS)
         if total > self._bytes_per_tenant:
             raise RefusedError(Refusal.LIMIT)
 

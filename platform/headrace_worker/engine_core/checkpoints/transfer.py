@@ -28,6 +28,8 @@ class Transfer:
         self._memory: BlockMemory | None = None
         self._saving = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-save", initializer=_be_nice)
         self._loading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-load")
+        self._begun: set[int] = set()
+        """Numbers of saves that have not ended."""
         self._unwanted: set[int] = set()
         self._outcomes: deque[Outcome] = deque()
 
@@ -37,7 +39,8 @@ class Transfer:
 
     def begin(self, work: Work) -> None:
         """Begin a step's work."""
-        self._unwanted.update(work.unwanted)
+        self._begun.update(save.number for save in work.saves)
+        self._unwanted.update(self._begun.intersection(work.unwanted))
         if work.saves and self._memory is not None:
             self._memory.follow()
         for save in work.saves:
@@ -50,7 +53,9 @@ class Transfer:
         outcomes: list[Outcome] = []
         while self._outcomes:
             outcomes.append(self._outcomes.popleft())
-        self._unwanted.difference_update(outcome.number for outcome in outcomes)
+        ended = [outcome.number for outcome in outcomes]
+        self._begun.difference_update(ended)
+        self._unwanted.difference_update(ended)
         return outcomes
 
     def close(self) -> None:
