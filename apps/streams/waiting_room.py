@@ -1,7 +1,7 @@
 """What those who wait in a deployment's queue are told: their place, how long it may take, and why it rose if it did.
 
 A place falls as others go; it rises only with a reason that is told with it. How long it takes comes from the measured
-time between two claims while somebody waits: `position` of them, as a range that should hold 8 of 10 waits.
+time between two claims of the same tenant while it waits, as a range that should hold 8 of 10 waits.
 """
 
 import math
@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from apps.streams import metrics
 from apps.streams.limits import QueueNews
@@ -22,6 +24,12 @@ MIN_SAMPLES = 5
 
 TENTH = 1.2816
 """Standard deviations between the mean and the 10 % (90 %) quantile of a normal distribution."""
+
+PACE_DOUBT = 0.15
+"""How much a pace changes while somebody waits (standard deviation, share of it): others come, answers get longer."""
+
+RISE_NOTICED = 0.1
+"""A place that rises by less is not told: where many tenants wait, places are estimates."""
 
 
 class RiseReason(StrEnum):
@@ -62,8 +70,10 @@ class Waiting:
         news = QueueNews(place.position, _eta(place), self._reason(place))
         self._before = place
         told = self.told
-        if told is not None and told.position == news.position and (told.eta_seconds or not news.eta_seconds):
-            return
+        if told is not None and told.position <= news.position <= told.position * (1 + RISE_NOTICED):
+            if told.eta_seconds or not news.eta_seconds:
+                return
+            news = msgspec.structs.replace(news, position=told.position, reason="")
         if self._first is None and news.eta_seconds is not None:
             self._first = time.monotonic(), news.eta_seconds
         self.told = self._unheard = news
@@ -129,6 +139,7 @@ class WaitingRoom:
 def _eta(place: Place) -> tuple[float, float] | None:
     if place.samples < MIN_SAMPLES:
         return None
-    mean = place.position * place.interval_seconds
-    reach = TENTH * math.sqrt(place.position) * place.deviation_seconds
+    mean = place.claims * place.interval_seconds
+    spread = math.sqrt(place.claims) * place.deviation_seconds
+    reach = TENTH * math.hypot(spread, PACE_DOUBT * mean)
     return max(0.0, mean - reach), mean + reach

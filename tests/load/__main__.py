@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from headrace_launcher.demo_model import ensure_demo_model
-from tests.load import checkpoint_case, crowd_case, simulated_case, slow_reader_case, vllm_case
+from tests.load import admission_case, checkpoint_case, crowd_case, simulated_case, slow_reader_case, vllm_case
+from tests.load.admission_case import AdmissionLoad
 from tests.load.checkpoint_case import CheckpointLoad
 from tests.load.crowd_case import CrowdLoad
 from tests.load.placement import Placement, going_first, on_core
@@ -49,6 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.only in {None, "crowd"}:
         with going_first(wanted=options.first):
             tables.append(_crowd(CrowdLoad(), options.rounds, content))
+    if options.only in {None, "admission"}:
+        with going_first(wanted=options.first):
+            tables.append(_admission(AdmissionLoad(), placement, options.rounds, content))
     path = write_json(options.output, content)
     _say("\n\n".join(["", *tables, f"All figures: {path}"]))
     return 0
@@ -99,6 +103,14 @@ def _crowd(load: CrowdLoad, rounds: int, content: dict[str, Any]) -> str:
     return render_table(title, ("SSE",), crowd_case.table_rows(load, measured))
 
 
+def _admission(load: AdmissionLoad, placement: Placement, rounds: int, content: dict[str, Any]) -> str:
+    with on_core(placement.load):
+        measured = admission_case.run_rounds(load, placement, rounds=rounds, progress=_progress)
+    content["admission"] = {"load": load, "rounds": measured}
+    title = f"Admission and the fair queue, {load.tenants} tenants; median [range] of {rounds} rounds"
+    return render_table(title, ("",), admission_case.table_rows(load, measured))
+
+
 def _public(load: VllmLoad | CheckpointLoad | SlowReaderLoad) -> dict[str, Any]:
     return {name: getattr(load, name) for name in load.__struct_fields__}
 
@@ -114,7 +126,7 @@ def _say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description="Measure Headrace on this machine.")
     parser.add_argument(
-        "--only", choices=("sim", "vllm", "checkpoints", "slow", "crowd"), help="one case instead of all"
+        "--only", choices=("sim", "vllm", "checkpoints", "slow", "crowd", "admission"), help="one case instead of all"
     )
     parser.add_argument("--rounds", type=int, default=3, help="how often each case is measured (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of a simulated round's steady part")

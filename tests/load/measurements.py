@@ -24,6 +24,7 @@ class Spread(Struct, frozen=True):
 
     count: int
     p50: float
+    p95: float
     p99: float
     highest: float
 
@@ -31,7 +32,7 @@ class Spread(Struct, frozen=True):
     def of_seconds(cls, seconds: Iterable[float]) -> Self:
         """Sums up durations given in seconds."""
         ms = [value * 1000 for value in seconds]
-        return cls(len(ms), percentile(ms, 0.5), percentile(ms, 0.99), max(ms, default=math.nan))
+        return cls(len(ms), percentile(ms, 0.5), percentile(ms, 0.95), percentile(ms, 0.99), max(ms, default=math.nan))
 
 
 class Processes:

@@ -21,7 +21,7 @@ from .conftest import WORKER
 
 
 def place(position: int, *, own: bool = False, served: int = 0, higher: int = 0, samples: int = 0) -> Place:
-    return Place(position, own, served, higher, 2.0, 1.0, samples)
+    return Place(position, own, served, higher, position, 2.0, 1.0, samples)
 
 
 def told(waiting: Waiting) -> tuple[int, str] | None:
@@ -62,7 +62,7 @@ def test_a_time_is_told_as_a_range_once_it_was_measured() -> None:
     assert news.eta_seconds is not None
     earliest, latest = news.eta_seconds
     assert earliest < 6.0 < latest
-    assert latest - earliest == pytest.approx(2 * 1.2816 * 3**0.5)
+    assert latest - earliest == pytest.approx(2 * 1.2816 * (3 + 0.9**2) ** 0.5)
     before = metrics.QUEUE_ETAS.labels("outside")._value.get()
     waiting.is_taken()
     waiting.is_taken()

@@ -14,6 +14,9 @@ local AGING = 8
 -- How many streams beyond the wanted ones a claim looks at, so that a claim among thousands of parked ones stays short.
 local LOOKS = 64
 local PACE_SHARE, MEAN_SHARE = 0.05, 0.05
+-- Lanes that are looked at to say where somebody stands; of more, every n-th stands for n.
+local LANES_SEEN = 16
+local PACE_SAMPLES = 5
 local DEADLINE_GRACE = 2000
 local KEPT = 86400000
 
@@ -76,6 +79,7 @@ local function lane_push(k, record, id, tenant, band)
   local number = redis.call('HINCRBY', k.served(band), 'in:' .. tenant, 1)
   redis.call('HSET', record, 'lane_no', number)
   redis.call('RPUSH', lane, id)
+  redis.call('HINCRBY', k.served(band), 'n', 1)
   lane_activate(k, band, tenant)
 end
 
@@ -86,6 +90,7 @@ local function lane_pop(k, band)
     local lane, served = k.lane(band, tenant), k.served(band)
     local id = redis.call('LPOP', lane)
     redis.call('HINCRBY', served, 'out:' .. tenant, 1)
+    if id then redis.call('HINCRBY', served, 'n', -1) end
     if redis.call('EXISTS', lane) == 0 then
       redis.call('ZREM', k.band(band), tenant)
       redis.call('HDEL', served, 'in:' .. tenant, 'out:' .. tenant)
@@ -126,6 +131,7 @@ local function unpark(record_prefix, k0, id)
     local band = tonumber(f[5]) or 1
     redis.call('LPUSH', k.lane(band, f[4]), id)
     redis.call('HINCRBY', k.served(band), 'out:' .. f[4], -1)
+    redis.call('HINCRBY', k.served(band), 'n', 1)
     lane_activate(k, band, f[4])
   end
   ring(k)
@@ -215,7 +221,7 @@ local function withdraw(record_prefix, k, id)
   elseif redis.call('LREM', k.queue, 1, id) == 0 then
     local band = tonumber(f[2]) or 1
     local lane = k.lane(band, f[1] or '')
-    redis.call('LREM', lane, 1, id)
+    if redis.call('LREM', lane, 1, id) == 1 then redis.call('HINCRBY', k.served(band), 'n', -1) end
     if redis.call('EXISTS', lane) == 0 then
       redis.call('ZREM', k.band(band), f[1] or '')
       redis.call('HDEL', k.served(band), 'in:' .. (f[1] or ''), 'out:' .. (f[1] or ''))
@@ -228,55 +234,81 @@ end
 
 -- Streams that will be claimed before number `index` of a lane, and itself: its own, those ahead, those of higher bands, and
 -- of the other lanes of its band those whose turn comes first if all cost what streams cost lately.
+-- Returns the place (1: next), 0, how many of those before it were served before, and how many are of higher bands.
 local function lane_position(k, band, tenant, index)
-  local ahead, before = redis.call('LLEN', k.queue), 0
-  for higher = 0, band - 1 do
-    for _, other in ipairs(redis.call('ZRANGE', k.band(higher), 0, -1)) do
-      before = before + redis.call('LLEN', k.lane(higher, other))
+  local ahead, above, before = redis.call('LLEN', k.queue), 0, 0
+  for higher = 0, band - 1 do above = above + (tonumber(redis.call('HGET', k.served(higher), 'n')) or 0) end
+  local served = k.served(band)
+  local f = redis.call('HMGET', served, 'mean', 'c:' .. tenant)
+  local mean, own = math.max(1, tonumber(f[1] or 100)), tonumber(f[2] or 0)
+  -- Only lanes that were served less than what this one will have been.
+  local least = string.format('(%.3f', own + (index - 1) * mean)
+  local others = redis.call('ZCOUNT', k.band(band), '-inf', least)
+  local stride = math.max(1, math.ceil(others / LANES_SEEN))
+  for rank = 0, others - 1, stride do
+    local lane = redis.call('ZRANGE', k.band(band), rank, rank, 'WITHSCORES')
+    if lane[1] ~= tenant then
+      local turns = math.ceil(index - 1 + (own - tonumber(lane[2])) / mean)
+      if turns > 0 then before = before + stride * math.min(turns, redis.call('LLEN', k.lane(band, lane[1]))) end
     end
   end
-  local above, served = before, k.served(band)
-  local mean = math.max(1, tonumber(redis.call('HGET', served, 'mean') or 100))
-  local own = tonumber(redis.call('HGET', served, 'c:' .. tenant)) or 0
-  local lanes = redis.call('ZRANGE', k.band(band), 0, -1, 'WITHSCORES')
-  for i = 1, #lanes, 2 do
-    if lanes[i] ~= tenant then
-      local turns = math.ceil(index - 1 + (own - tonumber(lanes[i + 1])) / mean)
-      if turns > 0 then before = before + math.min(turns, redis.call('LLEN', k.lane(band, lanes[i]))) end
-    end
-  end
-  return ahead + before + index, 0, ahead, above
+  return ahead + above + before + index, 0, ahead, above
 end
 
--- Where a waiting stream stands: place (1: next), 1 if its own limit keeps it, how many of those before it were served before,
--- and how many are of higher bands. Nil when it does not wait.
+-- Time between events, exponentially weighted: `f` is {when the last one was, 1 if the time since counts, mean, mean of
+-- squares, samples}. Returns it after one more event.
+local function pace_step(f, now, busy)
+  local mean, square, samples = f[3], f[4], f[5]
+  if f[2] == 1 then
+    local interval, share = now - f[1], math.max(PACE_SHARE, 1 / (samples + 1))
+    mean = mean * (1 - share) + interval * share
+    square = square * (1 - share) + interval * interval * share
+    samples = math.min(samples + 1, 1000)
+  end
+  return { now, busy, mean, square, samples }
+end
+
+local function pace_note(key, field, now, busy)
+  local packed = redis.call('HGET', key, field)
+  local before = packed and cmsgpack.unpack(packed) or { 0, 0, 0, 0, 0 }
+  redis.call('HSET', key, field, cmsgpack.pack(pace_step(before, now, busy)))
+end
+
+-- Note a claim, of the deployment and of the tenant, for what waiting ones are told. Time counts while somebody waits.
+local function claim_note(k, band, tenant, caps, now)
+  pace_note(k.pace, 'all', now, redis.call('SCARD', k.waiting) > 0 and 1 or 0)
+  local more = redis.call('EXISTS', k.lane(band, tenant)) == 1
+  for _, cap in ipairs(caps or {}) do more = more or redis.call('EXISTS', k.parked(cap[1])) == 1 end
+  pace_note(k.served(band), 'p:' .. tenant, now, more and 1 or 0)
+end
+
+-- How long `index` claims of a tenant take, or `place` of anybody where the tenant's were not measured yet.
+-- Returns how many claims, and their pace: mean (ms), mean of squares, samples.
+local function pace_of(k, band, tenant, index, place)
+  local own = redis.call('HGET', k.served(band), 'p:' .. tenant)
+  local pace = own and cmsgpack.unpack(own)
+  if pace and pace[5] >= PACE_SAMPLES then return index, pace end
+  local all = redis.call('HGET', k.pace, 'all')
+  return place, all and cmsgpack.unpack(all) or { 0, 0, 0, 0, 0 }
+end
+
+-- Where a waiting stream stands: what `lane_position` returns (its second is 1 if its own limit keeps it), then what `pace_of`
+-- does. Nil when it does not wait.
 local function position_of(record_prefix, k, id)
   local f = redis.call('HMGET', record_prefix .. id, 'tenant', 'band', 'parked', 'epoch', 'lane_no', 'state')
   if f[6] ~= 'queued' then return nil end
-  if f[3] then return (redis.call('LPOS', k.parked(f[3]), id) or 0) + 1, 1, 0, 0 end
-  if f[4] ~= '0' then return (redis.call('LPOS', k.queue, id) or 0) + 1, 0, 0, 0 end
-  local band = tonumber(f[2]) or 1
-  local out = tonumber(redis.call('HGET', k.served(band), 'out:' .. f[1])) or 0
-  local index = math.min((tonumber(f[5]) or 1) - out, redis.call('LLEN', k.lane(band, f[1])))
-  return lane_position(k, band, f[1], math.max(1, index))
-end
-
--- Note the time between claims while streams wait: mean and mean of squares, ms, for what waiting ones are told.
-local function pace_note(k, count, now)
-  local f = redis.call('HMGET', k.pace, 'last', 'busy', 'mean', 'square', 'samples')
-  local mean, square, samples = tonumber(f[3]), tonumber(f[4]), tonumber(f[5]) or 0
-  if f[1] and f[2] == '1' then
-    for i = 1, count do
-      local interval = i == 1 and now - tonumber(f[1]) or 0
-      local share = math.max(PACE_SHARE, 1 / (samples + 1))
-      mean = (mean or interval) * (1 - share) + interval * share
-      square = (square or interval * interval) * (1 - share) + interval * interval * share
-      samples = samples + 1
-    end
+  local band, place = tonumber(f[2]) or 1, nil
+  if f[3] then
+    place = { (redis.call('LPOS', k.parked(f[3]), id) or 0) + 1, 1, 0, 0 }
+  elseif f[4] ~= '0' then
+    place = { (redis.call('LPOS', k.queue, id) or 0) + 1, 0, 0, 0 }
+  else
+    local out = tonumber(redis.call('HGET', k.served(band), 'out:' .. f[1])) or 0
+    local index = math.max(1, math.min((tonumber(f[5]) or 1) - out, redis.call('LLEN', k.lane(band, f[1]))))
+    place = { lane_position(k, band, f[1], index) }
+    return place, pace_of(k, band, f[1], index, place[1])
   end
-  local busy = redis.call('SCARD', k.waiting) > 0 and 1 or 0
-  redis.call('HSET', k.pace, 'last', int(now), 'busy', busy, 'mean', string.format('%.3f', mean or 0),
-    'square', string.format('%.3f', square or 0), 'samples', int(math.min(samples, 1000)))
+  return place, pace_of(k, band, f[1], place[1], place[1])
 end
 
 -- Note what a stream cost in all, weighted, for the guess of turns.

@@ -31,10 +31,10 @@ define('claim', function(keys, args)
       if f[2] == '0' then
         charge(k, tonumber(f[9]), f[8], tonumber(f[10]), INPUT_WEIGHT * (tonumber(f[11]) or 0))
       end
+      claim_note(k, tonumber(f[9]), f[8], f[7] and cmsgpack.unpack(f[7]), now)
       local late = attempt == 1 and now > tonumber(f[4]) and 1 or 0
       claimed[#claimed + 1] = { id, epoch, f[3], int(now), attempt, late, f[5], f[6] or '0', f[2] }
     end
   end
-  if #claimed > 0 then pace_note(k, #claimed, now) end
   return claimed
 end)

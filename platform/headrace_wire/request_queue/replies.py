@@ -58,8 +58,10 @@ class Place(Struct, frozen=True):
     """Streams ahead that had been served before: resumed, or those of a lost worker."""
     higher: int
     """Streams ahead that are of a higher priority."""
+    claims: int
+    """How many claims it waits for: of its tenant, or of anybody where its tenant's pace was not measured."""
     interval_seconds: float
-    """Mean time between two claims while streams wait; 0 where nothing was measured."""
+    """Mean time between two of them while somebody waits; 0 where nothing was measured."""
     deviation_seconds: float
     """Standard deviation of that."""
     samples: int
@@ -182,14 +184,13 @@ def _rates(reply: Reply) -> Rates:
 
 def place(row: Reply) -> Place | None:
     """Read one row of `places`."""
-    position, own, served_before, higher, mean, square, samples = row
+    position, own, served_before, higher, claims, mean, square, samples = row
     if not position:
         return None
     mean_ms, square_ms = float(mean), float(square)
     deviation_ms = math.sqrt(max(0.0, square_ms - mean_ms * mean_ms))
-    return Place(
-        int(position), bool(own), int(served_before), int(higher), mean_ms / 1000, deviation_ms / 1000, int(samples)
-    )
+    numbers = int(served_before), int(higher), int(claims)
+    return Place(int(position), bool(own), *numbers, mean_ms / 1000, deviation_ms / 1000, int(samples))
 
 
 def claimed_stream(row: Reply) -> Claimed:
