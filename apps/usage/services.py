@@ -51,8 +51,10 @@ def usage_expire() -> int:
     """
     now, deleted = timezone.now(), 0
     for tenant_id, days in [*Tenant.objects.order_by("pk").values_list("pk", "retention_days"), (None, 1)]:
-        old = UsageRecord.all_tenants.filter(tenant=tenant_id, recorded_at__lt=now - timedelta(days=days))
-        while chosen := list(old.order_by("pk").values_list("pk", flat=True)[:EXPIRE_BATCH]):
+        before = now - timedelta(days=days)
+        # What was recorded before had ended before, and that has an index.
+        old = UsageRecord.all_tenants.filter(tenant=tenant_id, ended_at__lt=before, recorded_at__lt=before)
+        while chosen := list(old.order_by("ended_at").values_list("pk", flat=True)[:EXPIRE_BATCH]):
             deleted += UsageRecord.all_tenants.filter(pk__in=chosen).delete()[0]
     return deleted
 

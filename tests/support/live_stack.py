@@ -111,15 +111,15 @@ def running_stack(folder: Path, deployments: Mapping[str, Mapping[str, Any]], **
     """
     redis = EmbeddedRedis.in_directory(find_redis_server(), folder / "redis")
     port = free_port()
-    environ = child_environment(
-        REDIS_URL=redis.url,
-        DATABASE_URL=f"sqlite:///{folder / 'headrace.sqlite3'}",
-        HEADRACE_SETTINGS="development",
-        DJANGO_SETTINGS_MODULE="headrace.settings.development",
-        HEADRACE_STATE_DIR=str(folder),
-        HEADRACE_SECRET_KEY="of the tests alone",
-        **variables,
-    )
+    settled = {
+        "REDIS_URL": redis.url,
+        "DATABASE_URL": f"sqlite:///{folder / 'headrace.sqlite3'}",
+        "HEADRACE_SETTINGS": "development",
+        "DJANGO_SETTINGS_MODULE": "headrace.settings.development",
+        "HEADRACE_STATE_DIR": str(folder),
+        "HEADRACE_SECRET_KEY": "of the tests alone",
+    }
+    environ = child_environment(**{**settled, **variables})
     with ExitStack() as cleaning:
         server = cleaning.enter_context(Process(redis.command(), name="redis"))
         server.wait_for_address(str(redis.socket))

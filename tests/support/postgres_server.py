@@ -9,6 +9,7 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -60,9 +61,31 @@ def find_programs() -> Path:
     raise PostgresMissingError(msg)
 
 
+class PostgresServer:
+    """A server in a folder of its own, which can be stopped and started again."""
+
+    def __init__(self, folder: Path, command: Sequence[str | Path], user: str | None) -> None:
+        self.url = f"postgresql://{_USER}@/{_DATABASE}?host={folder}"
+        self._folder, self._command, self._user = folder, command, user
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        """Returns once it takes connections."""
+        self._process = Process(self._command, name="postgres", user=self._user, cwd=self._folder)
+        self._process.wait_for_line("ready to accept connections")
+
+    def stop(self) -> None:
+        """Ends it and its clients' connections; what was committed is kept."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait()
+            self._process.stop()
+            self._process = None
+
+
 @contextmanager
-def running_postgres() -> Iterator[str]:
-    """Starts a server on a unix socket in a new folder, yields its URL, ends it and removes the folder."""
+def postgres_server() -> Iterator[PostgresServer]:
+    """Starts a server on a unix socket in a new folder, ends it and removes the folder."""
     user = _server_user()
     folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
     try:
@@ -80,11 +103,21 @@ def running_postgres() -> Iterator[str]:
             f"-cunix_socket_directories={folder}",
             *settings,
         ]
-        with Process(command, name="postgres", user=user, cwd=folder) as server:
-            server.wait_for_line("ready to accept connections")
-            yield f"postgresql://{_USER}@/{_DATABASE}?host={folder}"
+        server = PostgresServer(folder, command, user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """Yields the URL of such a server."""
+    with postgres_server() as server:
+        yield server.url
 
 
 def _server_user() -> str | None:
