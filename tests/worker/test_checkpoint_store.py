@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_wire.checkpoint_folders import discard_stream, stream_folder, stream_folders
@@ -130,6 +130,7 @@ def damaged(root: Path, position: int, flip: int, cut: int | None) -> None:
     path.write_bytes(raw if cut is None else raw[: cut % len(raw)])
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 255), st.none() | st.integers(0, 10_000))
 def test_no_damage_is_taken_for_blocks(position: int, flip: int, cut: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
