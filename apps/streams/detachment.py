@@ -44,29 +44,30 @@ class Detachment:
         self._log = token_log
         self._credit = credit
         self._abort = abort
-        self._waiting: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, tuple[Departure, asyncio.Task[None]]] = {}
         self._hurry = asyncio.Event()
 
     def departed(self, departure: Departure, *, gateway: str) -> None:
         """Begin the grace of a stream; returns at once."""
         self.returned(departure.stream_id)
         task = asyncio.create_task(self._act(departure, gateway), name=f"detached {departure.stream_id}")
-        self._waiting[departure.stream_id] = task
+        self._waiting[departure.stream_id] = departure, task
         task.add_done_callback(lambda _: self._forget(departure.stream_id, task))
 
-    def returned(self, stream_id: str) -> None:
-        """Stop waiting: somebody reads the stream again."""
-        task = self._waiting.pop(stream_id, None)
+    def returned(self, stream_id: str) -> Departure | None:
+        """Stop waiting: somebody reads the stream again. Returns what was waited out, for one who cannot after all."""
+        departure, task = self._waiting.pop(stream_id, (None, None))
         if task is not None:
             task.cancel()
+        return departure
 
     async def finish(self) -> None:
         """Let every waiting policy act now (the gateway ends); returns when all have."""
         self._hurry.set()
-        await asyncio.gather(*self._waiting.values(), return_exceptions=True)
+        await asyncio.gather(*[task for _, task in self._waiting.values()], return_exceptions=True)
 
     def _forget(self, stream_id: str, task: "asyncio.Task[None]") -> None:
-        if self._waiting.get(stream_id) is task:
+        if stream_id in self._waiting and self._waiting[stream_id][1] is task:
             del self._waiting[stream_id]
 
     async def _act(self, departure: Departure, gateway: str) -> None:
@@ -84,6 +85,7 @@ class Detachment:
                     return
                 await asyncio.sleep(RETRY_SECONDS)
             else:
+                self._credit.close(departure.stream_id)
                 return
 
     async def _apply(self, departure: Departure) -> None:
@@ -95,4 +97,3 @@ class Detachment:
         if departure.policy is DetachedPolicy.CONTINUE:
             up_to = departure.position + departure.continue_tokens
         self._credit.release(departure.stream_id, up_to)
-        self._credit.close(departure.stream_id)

@@ -10,6 +10,7 @@ from apps.streams.credit_book import UNLIMITED, CreditBook
 from apps.streams.gateway import Gateway
 from apps.streams.services import stream_attach, stream_leave
 from headrace_wire import codec, redis_keys
+from headrace_wire.errors import StreamGoneError
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import Cancel, Credit, Delta
 from headrace_wire.snapshot import DetachedPolicy, TenantConfig
@@ -152,6 +153,33 @@ async def test_who_comes_back_within_the_grace_finds_the_stream_as_it_was(gatewa
     again.close()
 
 
+async def test_who_comes_back_in_vain_leaves_again(gateway: Gateway) -> None:
+    """It had stopped the policy from acting, and cannot follow: the policy is not forgotten."""
+    stream_id = await owned_stream(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    stream_leave(gateway=gateway, tenant=tenant(detached_policy=DetachedPolicy.ABORT), subscription=subscription)
+    await gateway.redis.delete(redis_keys.log_key(stream_id))
+    caller = gateway.config.authenticate(KEY_A.reveal())
+    with pytest.raises(StreamGoneError):
+        await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=0)
+    assert await told(gateway, count=1) == [Cancel(stream_id, "client_disconnected")]
+
+
+@pytest.mark.parametrize("policy", list(DetachedPolicy))
+@pytest.mark.parametrize("is_read_elsewhere", [False, True])
+async def test_no_account_is_kept_of_an_unread_stream(
+    gateway: Gateway, policy: DetachedPolicy, is_read_elsewhere: bool
+) -> None:
+    stream_id = await owned_stream(gateway)
+    subscription = gateway.delivery.subscribe(stream_id)
+    gateway.credit.open(stream_id, window=8, granted=8)
+    if is_read_elsewhere:
+        await gateway.token_log.attach(stream_id, "gateway-other")
+    stream_leave(gateway=gateway, tenant=tenant(detached_policy=policy), subscription=subscription)
+    await asyncio.gather(*[task for _, task in gateway.detachment._waiting.values()])
+    assert not gateway.credit._accounts
+
+
 async def test_a_second_viewer_keeps_the_stream_alive(gateway: Gateway) -> None:
     stream_id = await owned_stream(gateway)
     first, second = gateway.delivery.subscribe(stream_id), gateway.delivery.subscribe(stream_id)
@@ -163,7 +191,7 @@ async def test_a_second_viewer_keeps_the_stream_alive(gateway: Gateway) -> None:
     # A viewer on another gateway counts too.
     await gateway.token_log.attach(stream_id, "gateway-other")
     stream_leave(gateway=gateway, tenant=impatient, subscription=second)
-    await asyncio.gather(*gateway.detachment._waiting.values())
+    await asyncio.gather(*[task for _, task in gateway.detachment._waiting.values()])
     rows = await gateway.redis.xlen(redis_keys.control_key(WORKER))
     assert rows == 1, "nothing but the entry that created the channel"
 

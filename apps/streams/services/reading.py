@@ -14,6 +14,7 @@ from headrace_wire.errors import (
 )
 from headrace_wire.ids import is_stream_id
 from headrace_wire.messages import AnyLogEntry, StreamState
+from headrace_wire.request_queue import StreamRecord
 from headrace_wire.snapshot import DetachedPolicy, TenantConfig
 
 MIN_WINDOW = 8
@@ -35,27 +36,39 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
         record = await gateway.queue.record(stream_id) if is_stream_id(stream_id) else None
         if record is None or record.tenant_id != caller.tenant.id:
             raise StreamNotFoundError(f"There is no stream `{stream_id[:64]}`.", param="stream_id")
-        # Ended streams have nothing more to deliver; to attach to one that ends just now does no harm.
-        if not record.state.is_terminal and not await gateway.token_log.attach(stream_id, gateway.incarnation):
-            raise StreamGoneError("The stream's log has expired.")
-        tail = await _furthest(gateway, stream_id, after) if after or record.state.is_terminal else None
-        if after or record.state.is_terminal:
-            _check_cursor(tail, after, record.state)
+        # At once: its policy must not act between here and the subscription.
+        departure = gateway.detachment.returned(stream_id)
+        try:
+            subscription = await _attach(gateway, caller, stream_id, record, after)
+        except BaseException:
+            if not record.state.is_terminal and not gateway.delivery.is_read(stream_id):
+                departure = departure or _departure(caller.tenant, stream_id, position=after, can_return=True)
+                gateway.detachment.departed(departure, gateway=gateway.incarnation)
+            raise
     except RedisError as error:
         raise DependencyUnavailableError("The stream store does not answer; try again.") from error
-    gateway.detachment.returned(stream_id)
+    return subscription, record.deployment
+
+
+async def _attach(gateway: Gateway, caller: Caller, stream_id: str, record: StreamRecord, after: int) -> Subscription:
+    # Ended streams have nothing more to deliver; to attach to one that ends just now does no harm.
+    if not record.state.is_terminal and not await gateway.token_log.attach(stream_id, gateway.incarnation):
+        raise StreamGoneError("The stream's log has expired.")
+    tail = await _furthest(gateway, stream_id, after) if after or record.state.is_terminal else None
+    if after or record.state.is_terminal:
+        _check_cursor(tail, after, record.state)
+    is_ahead = tail is not None and after > tail.seq
+    subscription = gateway.delivery.subscribe(
+        stream_id, after=after, read_log=True, caller=caller, had_under=record.epoch if is_ahead else 0
+    )
     if not record.state.is_terminal:
         window = record.window if record.window is not None else window_of(caller.tenant, None)
         gateway.credit.open(stream_id, window=window, granted=record.credit)
         # What it resumes after, it has; its acknowledgement may be lost, and there may be nothing more for it to take.
         gateway.credit.acknowledge(stream_id, min(after, tail.seq if tail is not None else 0))
-    is_ahead = tail is not None and after > tail.seq
-    subscription = gateway.delivery.subscribe(
-        stream_id, after=after, read_log=True, caller=caller, had_under=record.epoch if is_ahead else 0
-    )
     if record.state is StreamState.QUEUED:
         gateway.watch_place(subscription)
-    return subscription, record.deployment
+    return subscription
 
 
 def stream_leave(
@@ -72,15 +85,19 @@ def stream_leave(
     if subscription.ended:
         gateway.credit.close(stream_id)
         return
-    departure = Departure(
+    departure = _departure(tenant, stream_id, position=subscription.position, can_return=can_return)
+    gateway.detachment.departed(departure, gateway=gateway.incarnation)
+
+
+def _departure(tenant: TenantConfig, stream_id: str, *, position: int, can_return: bool) -> Departure:
+    return Departure(
         stream_id,
         tenant.id,
         tenant.detached_policy if can_return else DetachedPolicy.ABORT,
         tenant.detached_grace_seconds if can_return else 0.0,
-        subscription.position,
+        position,
         tenant.detached_tokens,
     )
-    gateway.detachment.departed(departure, gateway=gateway.incarnation)
 
 
 def window_of(tenant: TenantConfig, asked: int | None) -> int:
