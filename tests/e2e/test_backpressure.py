@@ -3,6 +3,7 @@
 import asyncio
 import json
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tests.support.live_stack import LiveStack, running_stack
 from tests.support.slow_clients import (
     MODEL,
     Stalled,
+    acknowledge,
+    ask_on,
+    deaf_socket,
     drop,
     generate,
     give_up,
@@ -33,6 +37,7 @@ SSE_BUFFERS = 1200
 """Tokens that the buffers of one plain SSE connection may hold beyond the window (docs/backpressure.md)."""
 GATEWAY_GROWTH_BYTES = 5 * 2**20
 
+DELAYED = "headrace_frames_delayed_total"
 SLOTS = 8
 FAST = {"engine_args": {"ttft_ms": 2, "tpot_ms": 1}, "max_model_len": 8192, "max_num_seqs": 64}
 ENGINES = ["simulated", pytest.param("vllm", marks=pytest.mark.engine)]
@@ -173,14 +178,24 @@ async def test_a_client_that_asked_is_told_that_it_is_slow(stack: LiveStack) -> 
         await connection.send(json.dumps({"type": "cancel", "stream_id": stream_id}))
 
 
-async def test_cancel_acts_while_the_transport_is_full(stack: LiveStack, probe: StreamProbe) -> None:
-    connection, stream_id = await stalled(stack)
-    await asyncio.to_thread(probe.wait_for_tokens, stream_id, WINDOW)
-    await connection.send(json.dumps({"type": "cancel", "stream_id": stream_id}))
-    ended = await asyncio.to_thread(probe.wait_for_end, stream_id)
-    assert ended.state is StreamState.CANCELLED
-    assert ended.usage.completion_tokens == WINDOW
-    await drop(connection)
+async def test_frames_act_while_the_transport_is_full(stack: LiveStack, probe: StreamProbe) -> None:
+    """Streams share a connection that takes nothing: their pumps wait in `send()`, its frames are heard."""
+    connection = await opened(stack, max_queue=1, sock=deaf_socket(stack))
+    small = await generate(connection, 4000, window=16)
+    assert await asyncio.to_thread(probe.wait_for_tokens, small, 16) == 16
+    before = probe.stream_ids()
+    for _ in range(SLOTS):
+        await ask_on(connection, 4000)
+    others = await asyncio.to_thread(probe.wait_for_new_streams, before, SLOTS)
+    await asyncio.gather(*[asyncio.to_thread(probe.wait_for_tokens, each, WINDOW) for each in others])
+    await asyncio.to_thread(_wait_for_metric, stack, "headrace_transport_buffered_bytes")
+
+    await connection.send(json.dumps({"type": "cancel", "stream_id": others[0]}))
+    ended = await asyncio.to_thread(probe.wait_for_end, others[0])
+    assert (ended.state, ended.usage.completion_tokens) == (StreamState.CANCELLED, WINDOW)
+    await acknowledge(connection, small, 10**6)  # more than was sent counts as what was sent
+    assert await asyncio.to_thread(probe.wait_for_tokens, small, 32) == 32
+    await give_up(stack, *[(connection, each) for each in [small, *others]])
 
 
 def test_leaving_acts_while_the_transport_is_full(stack: LiveStack, probe: StreamProbe) -> None:
@@ -206,16 +221,16 @@ async def test_two_viewers_the_frozen_one_holds_nobody_up(stack: LiveStack, prob
 
 @simulated_only
 async def test_to_acknowledge_each_token_is_no_flood(stack: LiveStack) -> None:
-    delayed = _frames_delayed(stack)
+    delayed = _metric(stack, DELAYED)
     async with opened(stack) as connection:
         _, seq = await read_on(connection, await generate(connection, 2000))
     assert seq == 2000
-    assert _frames_delayed(stack) == delayed
+    assert _metric(stack, DELAYED) == delayed
 
 
 @simulated_only
 async def test_a_flood_of_frames_grows_nothing_and_disturbs_nobody(stack: LiveStack) -> None:
-    gateway, delayed = psutil.Process(stack.gateway_pid), _frames_delayed(stack)
+    gateway, delayed = psutil.Process(stack.gateway_pid), _metric(stack, DELAYED)
     async with opened(stack) as flooder, opened(stack) as neighbour:
         before = gateway.memory_info().rss
         flooding = asyncio.create_task(_flood(flooder))
@@ -227,16 +242,24 @@ async def test_a_flood_of_frames_grows_nothing_and_disturbs_nobody(stack: LiveSt
         await asyncio.gather(flooding, return_exceptions=True)
         assert gateway.memory_info().rss - before <= GATEWAY_GROWTH_BYTES
         await drop(flooder)
-    assert _frames_delayed(stack) > delayed
+    assert _metric(stack, DELAYED) > delayed
     async with opened(stack) as big:
         await big.send("x" * 10_000_000)
         with pytest.raises(ConnectionClosed):
             await hear(big)
 
 
-def _frames_delayed(stack: LiveStack) -> float:
+def _metric(stack: LiveStack, name: str) -> float:
     lines = httpx.get(f"{stack.base_url}/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("headrace_frames_delayed_total"))
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def _wait_for_metric(stack: LiveStack, name: str) -> None:
+    """Wait until it is above 0; gateways set theirs every second."""
+    deadline = time.monotonic() + 20
+    while not _metric(stack, name):
+        assert time.monotonic() < deadline, f"{name} stays 0"
+        time.sleep(0.1)
 
 
 async def _flood(connection: Any) -> None:

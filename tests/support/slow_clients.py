@@ -31,10 +31,23 @@ def ask(prompt: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}]
 
 
-async def generate(connection: ClientConnection, tokens: int, *, prompt: str = "Say something.", **fields: Any) -> str:
-    """Start a greedy stream; return its id."""
+def deaf_socket(stack: LiveStack) -> socket.socket:
+    """Return a connected socket with the smallest receive buffer that there is."""
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    raw.connect(("127.0.0.1", int(stack.base_url.rsplit(":", 1)[1])))
+    return raw
+
+
+async def ask_on(connection: ClientConnection, tokens: int, *, prompt: str = "Say something.", **fields: Any) -> None:
+    """Ask for a greedy stream."""
     frame = {"type": "generate", "model": MODEL, "messages": ask(prompt), "max_tokens": tokens, "ignore_eos": True}
     await connection.send(json.dumps({**frame, "temperature": 0, **fields}))
+
+
+async def generate(connection: ClientConnection, tokens: int, **options: Any) -> str:
+    """Start a stream as `ask_on` does; return its id."""
+    await ask_on(connection, tokens, **options)
     return str((await hear(connection))["stream_id"])
 
 
@@ -108,10 +121,8 @@ def sse_asked(stack: LiveStack, tokens: int, *, prompt: str = "Say something.") 
     """Ask for a stream over a connection with the smallest receive buffer there is; nothing is read of it yet."""
     request = {"model": MODEL, "messages": ask(prompt), "max_tokens": tokens, "stream": True, "ignore_eos": True}
     body = json.dumps({**request, "temperature": 0})
-    with socket.socket() as raw:
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    with deaf_socket(stack) as raw:
         raw.settimeout(HEAR_SECONDS)
-        raw.connect(("127.0.0.1", int(stack.base_url.rsplit(":", 1)[1])))
         raw.sendall(
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {stack.api_key}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n{body}".encode()

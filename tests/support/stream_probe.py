@@ -83,12 +83,16 @@ class StreamProbe:
 
     def wait_for_new_stream(self, before: set[str]) -> str:
         """Return the stream that is not in `before`, waiting for it."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (new := self.stream_ids() - before):
-            assert time.monotonic() < deadline, "no new stream"
-            time.sleep(0.02)
-        (stream_id,) = new
+        (stream_id,) = self.wait_for_new_streams(before, 1)
         return stream_id
+
+    def wait_for_new_streams(self, before: set[str], count: int) -> list[str]:
+        """Return the streams that are not in `before`, waiting for so many of them."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(new := self.stream_ids() - before) < count:
+            assert time.monotonic() < deadline, f"{len(new)} of {count} new streams"
+            time.sleep(0.02)
+        return sorted(new)
 
     def state(self, stream_id: str) -> str:
         """Return the state on the stream's record."""
