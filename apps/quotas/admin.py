@@ -5,15 +5,18 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
+from redis.exceptions import RedisError
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
-from unfold.decorators import display
+from unfold.decorators import action, display
 
 from apps.deployments.prices import money_text
-from apps.quotas import services
-from apps.quotas.forms import PlanForm
+from apps.quotas import live, services
+from apps.quotas.forms import PlanForm, SimulationForm
 from apps.quotas.models import Plan, Quota
+from apps.quotas.presentation import appraise, uses_told, waiting_told
 from apps.tenants.service_admin import ServiceAdmin
 from apps.tenants.services import Actor
 
@@ -100,7 +103,49 @@ class QuotaAdmin(ServiceAdmin):
         ),
         (_("Rates"), {"fields": [("rpm_limit", "tpm_limit"), "max_parallel_requests"]}),
         (_("Budgets"), {"fields": ["budget_duration", ("max_budget", "soft_budget"), "token_budget"]}),
+        (
+            _("For a while"),
+            {"fields": [("override_factor", "override_until"), "override_reason"], "classes": ["collapse"]},
+        ),
+        (_("Now"), {"fields": ["use_now"]}),
     ]
+    readonly_fields = ("use_now",)
+    actions_list = ("simulate",)
+
+    @admin.display(description=_("In use"))
+    def use_now(self, quota: Quota) -> str:
+        """Returns what is used of each limit at this moment."""
+        try:
+            states = live.quota_states(config=live.snapshot_current(), quota_ids=[quota.pk.hex])
+        except RedisError:
+            return str(_("Unknown: the stream store does not answer."))
+        if not states:
+            return str(_("Nothing yet."))
+        return "; ".join(uses_told(states[0]))
+
+    @action(description=_("What would a request get?"), url_path="simulate", icon="labs")  # type: ignore[untyped-decorator]
+    def simulate(self, request: HttpRequest) -> HttpResponse:
+        """Asks admission without being admitted; shows who waits."""
+        form = SimulationForm(request.POST or None)
+        appraisal = problem = None
+        waiting: list[dict[str, object]] = []
+        try:
+            config = live.snapshot_current()
+            if request.method == "POST" and form.is_valid():
+                appraisal = appraise(config, form.cleaned_data)
+            waiting = waiting_told(config)
+        except RedisError:
+            problem = _("The stream store does not answer; try again.")
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": _("What would a request get?"),
+            "form": form,
+            "appraisal": appraisal,
+            "waiting": waiting,
+            "problem": problem,
+        }
+        return TemplateResponse(request, "quotas/admin/simulate.html", context)
 
     @admin.display(description=_("Target"), ordering="tenant__name")
     def target(self, quota: Quota) -> str:

@@ -1,6 +1,7 @@
 """Quotas: who may send how much."""
 
 import uuid
+from decimal import Decimal
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -151,6 +152,16 @@ class Quota(ExportModelOperationsMixin("quota"), models.Model):  # type: ignore[
         blank=True,
         help_text=_("Calendar period, by the tenant's clock."),
     )
+    override_factor = models.DecimalField(
+        max_digits=6,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(Decimal("0.01"))],
+        help_text=_("For a while, so many times the limits above. 2 doubles them, 0.5 halves them."),
+    )
+    override_until = models.DateTimeField(null=True, blank=True, help_text=_("Then the limits above count again."))
+    override_reason = models.CharField(max_length=200, blank=True, help_text=_("For the audit trail."))
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -174,6 +185,12 @@ class Quota(ExportModelOperationsMixin("quota"), models.Model):  # type: ignore[
                 condition=Q(*[(f"{name}__isnull", False) for name in _LIMITS], _connector=Q.OR),
                 name="quota_limits_something",
                 violation_error_message=_("Set at least one limit."),
+            ),
+            models.CheckConstraint(
+                condition=Q(override_factor__isnull=True, override_until__isnull=True)
+                | Q(override_factor__isnull=False, override_until__isnull=False),
+                name="quota_override_has_an_end",
+                violation_error_message=_("An override and its end belong together."),
             ),
             models.CheckConstraint(
                 condition=(_NO_BUDGET & Q(budget_duration=""))

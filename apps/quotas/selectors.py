@@ -24,6 +24,8 @@ def quota_configs() -> list[QuotaConfig]:
             soft_budget_micros=_micros(quota.soft_budget),
             token_budget=quota.token_budget,
             budget_duration=BudgetDuration(quota.budget_duration) if quota.budget_duration else None,
+            override_factor=float(quota.override_factor or 1),
+            override_until=quota.override_until.timestamp() if quota.override_until else 0.0,
         )
         for quota in Quota.all_tenants.select_related("membership").order_by("pk")
     ]

@@ -171,6 +171,10 @@ class QuotaConfig(msgspec.Struct, frozen=True, kw_only=True):
     token_budget: int | None = None
     """Prompt and completion tokens per `budget_duration`."""
     budget_duration: BudgetDuration | None = None
+    override_factor: float = 1.0
+    """For a while, limits are so many times what they are above (the announced budget stays)."""
+    override_until: float = 0.0
+    """Unix seconds, UTC."""
 
 
 class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):

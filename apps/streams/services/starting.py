@@ -15,7 +15,6 @@ from redis.exceptions import RedisError
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.limits import OnWait
-from apps.streams.quota_terms import admission_terms
 from apps.streams.refusals import refusal_error
 from apps.streams.services.reading import stream_attach, window_of
 from apps.streams.subscription import Subscription
@@ -30,6 +29,7 @@ from headrace_wire.errors import (
 )
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import ChatTurn, GenerateRequest, SamplingParams
+from headrace_wire.quota_terms import admission_terms
 from headrace_wire.request_queue import Admission, Idempotency, Verdict
 from headrace_wire.snapshot import DeploymentConfig
 
@@ -124,7 +124,9 @@ async def stream_start(
         caller = gateway.config.renewed(caller)  # the wait may have been long
         subscription.had_turn = True
         terms = admission_terms(
-            caller=caller,
+            tenant=caller.tenant,
+            api_key=caller.api_key,
+            user_id=caller.user_id,
             deployment=deployment,
             quotas=gateway.config.quotas,
             prompt_tokens=len(prompt_ids) if prompt_ids is not None else _most_tokens(conversation),

@@ -1,15 +1,15 @@
 """Which quotas cover a request, and which budget period it falls into."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.streams.config_view import Caller
-from apps.streams.quota_terms import admission_terms, period_of
 from headrace_wire.admission import NO_LIMIT, Prices
+from headrace_wire.quota_terms import admission_terms, period_of, quota_terms
 from headrace_wire.snapshot import BudgetDuration, DeploymentConfig, QuotaConfig, QuotaScope, TenantConfig
 from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, api_key, simulated
 
@@ -17,9 +17,9 @@ NOW = datetime(2026, 11, 30, 12, 30, tzinfo=UTC)
 ZONES = ("UTC", "Europe/Zurich", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe")
 
 
-def covering(caller: Caller, *quotas: QuotaConfig, deployment: DeploymentConfig | None = None) -> list[str]:
+def covering(caller: dict[str, Any], *quotas: QuotaConfig, deployment: DeploymentConfig | None = None) -> list[str]:
     terms = admission_terms(
-        caller=caller,
+        **caller,
         deployment=deployment or simulated("sim"),
         quotas=quotas,
         prompt_tokens=1,
@@ -29,9 +29,11 @@ def covering(caller: Caller, *quotas: QuotaConfig, deployment: DeploymentConfig 
     return [quota.id for quota in terms.quotas]
 
 
-def caller(tenant_id: str = TENANT_A, *, key: bool = True, user_id: str | None = None, zone: str = "UTC") -> Caller:
+def caller(
+    tenant_id: str = TENANT_A, *, key: bool = True, user_id: str | None = None, zone: str = "UTC"
+) -> dict[str, Any]:
     tenant = TenantConfig(id=tenant_id, slug="x", time_zone=zone)
-    return Caller(tenant, api_key=api_key(KEY_A, tenant_id) if key else None, user_id=user_id)
+    return {"tenant": tenant, "api_key": api_key(KEY_A, tenant_id) if key else None, "user_id": user_id}
 
 
 def test_only_what_names_the_caller_covers_it() -> None:
@@ -65,7 +67,7 @@ def test_terms_carry_limits_prices_and_both_periods() -> None:
     )
     deployment = simulated("sim", prompt_price=1, cached_price=2, completion_price=3)
     terms = admission_terms(
-        caller=caller(zone="Asia/Kathmandu"),
+        **caller(zone="Asia/Kathmandu"),
         deployment=deployment,
         quotas=[quota],
         prompt_tokens=7,
@@ -81,12 +83,29 @@ def test_terms_carry_limits_prices_and_both_periods() -> None:
     assert only.next_end_ms - only.period_end_ms == timedelta(days=1) / timedelta(milliseconds=1)
 
 
+def test_an_override_raises_limits_for_a_while() -> None:
+    quota = QuotaConfig(
+        id="q",
+        scope=QuotaScope.TENANT,
+        tenant_id=TENANT_A,
+        rpm_limit=10,
+        soft_budget_micros=5,
+        budget_duration=BudgetDuration.DAY,
+        override_factor=2.5,
+        override_until=NOW.timestamp() + 1,
+    )
+    tenant = TenantConfig(id=TENANT_A, slug="x")
+    assert quota_terms(quota, tenant, NOW).rpm_limit == 25
+    assert quota_terms(quota, tenant, NOW).soft_budget_micros == 5
+    assert quota_terms(quota, tenant, NOW + timedelta(seconds=1)).rpm_limit == 10
+
+
 def test_tenants_that_share_a_budget_share_its_clock() -> None:
     quota = QuotaConfig(id="all", scope=QuotaScope.GLOBAL, max_budget_micros=1, budget_duration=BudgetDuration.MONTH)
     periods = set()
     for zone in ZONES:
         terms = admission_terms(
-            caller=caller(zone=zone),
+            **caller(zone=zone),
             deployment=simulated("sim"),
             quotas=[quota],
             prompt_tokens=1,

@@ -4,9 +4,15 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from apps.streams.config_view import Caller
 from headrace_wire.admission import NO_LIMIT, AdmissionTerms, Payer, Prices, QuotaTerms
-from headrace_wire.snapshot import BudgetDuration, DeploymentConfig, QuotaConfig, QuotaScope
+from headrace_wire.snapshot import (
+    ApiKeyConfig,
+    BudgetDuration,
+    DeploymentConfig,
+    QuotaConfig,
+    QuotaScope,
+    TenantConfig,
+)
 
 BANDS = 4
 """Priorities of the fair queue."""
@@ -16,7 +22,9 @@ _SHARED_SCOPES = (QuotaScope.GLOBAL, QuotaScope.DEPLOYMENT)
 
 def admission_terms(
     *,
-    caller: Caller,
+    tenant: TenantConfig,
+    api_key: ApiKeyConfig | None,
+    user_id: str | None,
     deployment: DeploymentConfig,
     quotas: Iterable[QuotaConfig],
     prompt_tokens: int,
@@ -24,49 +32,57 @@ def admission_terms(
     now: datetime,
 ) -> AdmissionTerms:
     """Return what admission decides by; `quotas` are all that are configured, `now` is aware."""
-    key = caller.api_key
+    covering = [quota for quota in quotas if _covers(quota, tenant, api_key, user_id, deployment)]
     return AdmissionTerms(
         prompt_tokens,
         max_tokens,
         Prices(deployment.prompt_price, deployment.cached_price, deployment.completion_price),
-        Payer(key.id if key else "", caller.user_id or "", deployment.id),
-        tuple(_terms(quota, caller, now) for quota in quotas if _covers(quota, caller, deployment)),
-        min(max(caller.tenant.priority, 0), BANDS - 1),
-        max(caller.tenant.weight, 1),
+        Payer(api_key.id if api_key else "", user_id or "", deployment.id),
+        tuple(quota_terms(quota, tenant, now) for quota in covering),
+        min(max(tenant.priority, 0), BANDS - 1),
+        max(tenant.weight, 1),
     )
 
 
-def _covers(quota: QuotaConfig, caller: Caller, deployment: DeploymentConfig) -> bool:
+def _covers(
+    quota: QuotaConfig,
+    tenant: TenantConfig,
+    api_key: ApiKeyConfig | None,
+    user_id: str | None,
+    deployment: DeploymentConfig,
+) -> bool:
     if quota.deployment_id is not None and quota.deployment_id != deployment.id:
         return False
     if quota.scope in _SHARED_SCOPES:
         return True
-    if quota.tenant_id != caller.tenant.id:
+    if quota.tenant_id != tenant.id:
         return False
     if quota.scope is QuotaScope.MEMBER:
-        return caller.user_id is not None and quota.user_id == caller.user_id
+        return user_id is not None and quota.user_id == user_id
     if quota.scope is QuotaScope.API_KEY:
-        return caller.api_key is not None and quota.api_key_id == caller.api_key.id
+        return api_key is not None and quota.api_key_id == api_key.id
     return True
 
 
-def _terms(quota: QuotaConfig, caller: Caller, now: datetime) -> QuotaTerms:
+def quota_terms(quota: QuotaConfig, tenant: TenantConfig | None, now: datetime) -> QuotaTerms:
+    """Return one quota as admission takes it; `tenant` is who asks."""
     period, ends, next_period, next_ends = "", 0, "", 0
     if quota.budget_duration is not None:
         # What several tenants share has one clock.
-        zone = UTC if quota.scope in _SHARED_SCOPES else _zone(caller.tenant.time_zone)
+        zone = UTC if tenant is None or quota.scope in _SHARED_SCOPES else _zone(tenant.time_zone)
         begin, end = period_of(quota.budget_duration, now, zone)
         _, after = period_of(quota.budget_duration, end, zone)
         period, ends = _name(begin), _milliseconds(end)
         next_period, next_ends = _name(end), _milliseconds(after)
+    raised = quota.override_factor if now.timestamp() < quota.override_until else 1.0
     return QuotaTerms(
         quota.id,
-        _limit(quota.rpm_limit),
-        _limit(quota.tpm_limit),
-        _limit(quota.max_parallel_requests),
-        _limit(quota.token_budget),
-        _limit(quota.max_budget_micros),
-        _limit(quota.soft_budget_micros),
+        _limit(quota.rpm_limit, raised),
+        _limit(quota.tpm_limit, raised),
+        _limit(quota.max_parallel_requests, raised),
+        _limit(quota.token_budget, raised),
+        _limit(quota.max_budget_micros, raised),
+        _limit(quota.soft_budget_micros, 1.0),
         period,
         ends,
         next_period,
@@ -128,5 +144,7 @@ def _milliseconds(at: datetime) -> int:
     return int(at.timestamp() * 1000)
 
 
-def _limit(value: int | None) -> int:
-    return NO_LIMIT if value is None else value
+def _limit(value: int | None, factor: float) -> int:
+    if value is None:
+        return NO_LIMIT
+    return max(1, round(value * factor)) if value else 0
