@@ -7,6 +7,7 @@ by their stream. Redis' lock only saves work: two at the same time would be as e
 An entry that cannot be read or stored is set aside in a stream of its own, and the others go on.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -31,8 +32,8 @@ logger = structlog.get_logger(__name__)
 
 BATCH = 500
 """Events of one transaction."""
-BATCHES = 40
-"""Of one run; the next run goes on."""
+RUN_SECONDS = 30.0
+"""Of one run, whose last batch may take longer; the next run goes on."""
 LOCK_SECONDS = 30
 
 _LARGEST_NUMBER = 2**53
@@ -89,12 +90,10 @@ def _lock() -> Iterator[Lock | None]:
 
 def _batches(lock: Lock) -> Iterator[int]:
     """Takes batch after batch while there are whole ones; yields how many streams of each were new."""
-    redis = redis_client()
-    for _ in range(BATCHES):
-        entries = _read(redis, redis_keys.usage_key())
-        if entries:
-            yield _batch(redis, entries)
-        if len(entries) < BATCH:
+    redis, ends_at = redis_client(), time.monotonic() + RUN_SECONDS
+    while entries := _read(redis, redis_keys.usage_key()):
+        yield _batch(redis, entries)
+        if len(entries) < BATCH or time.monotonic() >= ends_at:
             break
         lock.reacquire()
     USAGE_BACKLOG.set(int(redis.xlen(redis_keys.usage_key())))

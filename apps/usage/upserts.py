@@ -4,7 +4,7 @@
 not add to what is there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.db import connection
@@ -12,6 +12,8 @@ from django.db.models import Field, Model
 
 from apps.usage.models import UsageRecord, UsageRollup
 
+ROWS = 20
+"""Of one statement: psycopg takes long over large ones (a fifth less time with 20 than with 500, measured)."""
 SUMMED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_micros")
 _RENAMED = ("tenant", "tenant_label", "api_key_label", "user_label")
 """What a roll-up calls things follows the newest event."""
@@ -19,10 +21,12 @@ _RENAMED = ("tenant", "tenant_label", "api_key_label", "user_label")
 
 def records_insert_new(records: Sequence[UsageRecord]) -> set[str]:
     """Stores the records whose stream is not in the ledger yet; returns the ids of those streams."""
+    new: set[str] = set()
     with connection.cursor() as cursor:
-        insert, values = _insert(UsageRecord, records)
-        cursor.execute(f"{insert} ON CONFLICT (stream_id) DO NOTHING RETURNING stream_id", values)
-        return {stream_id for (stream_id,) in cursor.fetchall()}
+        for insert, values in _inserts(UsageRecord, records):
+            cursor.execute(f"{insert} ON CONFLICT (stream_id) DO NOTHING RETURNING stream_id", values)
+            new.update(stream_id for (stream_id,) in cursor.fetchall())
+    return new
 
 
 def rollups_add(sums: Sequence[UsageRollup]) -> None:
@@ -36,8 +40,8 @@ def rollups_add(sums: Sequence[UsageRollup]) -> None:
     changes += [f"{name} = EXCLUDED.{name}" for name in map(_column, _RENAMED)]
     target = ", ".join(map(_column, once.fields))
     with connection.cursor() as cursor:
-        insert, values = _insert(UsageRollup, sums)
-        cursor.execute(f"{insert} ON CONFLICT ({target}) DO UPDATE SET {', '.join(changes)}", values)
+        for insert, values in _inserts(UsageRollup, sums):
+            cursor.execute(f"{insert} ON CONFLICT ({target}) DO UPDATE SET {', '.join(changes)}", values)
 
 
 def _column(name: str) -> str:
@@ -52,10 +56,12 @@ def _stored(model: type[Model]) -> "list[Field[Any, Any]]":
     return [field for field in model._meta.concrete_fields if not field.primary_key]
 
 
-def _insert(model: type[Model], rows: Sequence[Model]) -> tuple[str, list[Any]]:
-    """Returns the beginning of the statement and its values; names come from the model, never from outside."""
+def _inserts(model: type[Model], rows: Sequence[Model]) -> Iterator[tuple[str, list[Any]]]:
+    """Yields the beginnings of statements and their values; names come from the model, never from outside."""
     fields = _stored(model)
     one = f"({', '.join(['%s'] * len(fields))})"
     into = f"{connection.ops.quote_name(model._meta.db_table)} ({', '.join(map(_quoted, fields))})"
-    values = [field.get_db_prep_save(field.pre_save(row, True), connection) for row in rows for field in fields]
-    return f"INSERT INTO {into} VALUES {', '.join([one] * len(rows))}", values  # noqa: S608
+    for first in range(0, len(rows), ROWS):
+        some = rows[first : first + ROWS]
+        values = [field.get_db_prep_save(field.pre_save(row, True), connection) for row in some for field in fields]
+        yield f"INSERT INTO {into} VALUES {', '.join([one] * len(some))}", values  # noqa: S608

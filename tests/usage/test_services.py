@@ -8,6 +8,7 @@ from pytest_django import DjangoAssertNumQueries
 from apps.tenants.models import Tenant
 from apps.usage.models import UsageRecord, UsageRollup
 from apps.usage.services import usage_expire, usage_record
+from apps.usage.upserts import ROWS
 
 from .events import NOON, event
 
@@ -44,13 +45,25 @@ def test_a_stream_counts_where_it_was_admitted_by_the_tenants_clock(tenant: Tena
 def test_a_batch_takes_a_fixed_number_of_queries(
     tenant: Tenant, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    for first, count in ((0, 2), (10, 200)):
+    for first, count in ((0, 2), (10, ROWS // 2), (100, ROWS // 2)):
         events = [
-            event(f"strm-{number}", tenant_id=tenant.id.hex, deployment=f"model-{number % 50}")
+            event(f"strm-{number}", tenant_id=tenant.id.hex, deployment=f"model-{number}")
             for number in range(first, first + count)
         ]
-        with django_assert_num_queries(5):  # a savepoint and its end, tenants, records, sums
+        with django_assert_num_queries(5):  # a savepoint and its end, tenants, a statement of records and one of sums
             usage_record(events=events)
+
+
+def test_more_than_a_statement_takes_is_all_there(tenant: Tenant) -> None:
+    events = [
+        event(f"strm-{number}", tenant_id=tenant.id.hex, deployment=f"model-{number % 30}")
+        for number in range(3 * ROWS + 1)
+    ]
+    assert usage_record(events=events) == 3 * ROWS + 1
+    assert usage_record(events=[*events, event("strm-last", tenant_id=tenant.id.hex)]) == 1
+    assert UsageRecord.all_tenants.count() == 3 * ROWS + 2
+    days = UsageRollup.objects.for_tenant(tenant).filter(bucket="day")
+    assert sum(days.values_list("requests", flat=True)) == 3 * ROWS + 2
 
 
 def test_records_end_with_their_tenants_retention_and_sums_stay(tenant: Tenant, other_tenant: Tenant) -> None:
