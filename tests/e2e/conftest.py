@@ -70,10 +70,16 @@ def engine_stack(tiny_model: Path) -> Iterator[LiveStack]:
         "max_num_seqs": 8,
         "engine_args": {"num_gpu_blocks_override": ENGINE_KV_TOKENS // CPU_BLOCK_SIZE + 1},
     }
-    limits = {"HEADRACE_HELD_KV_SHARE": "1", "HEADRACE_HELD_KV_SHARE_PER_TENANT": "1", "HEADRACE_HOLD_SECONDS": "600"}
     with (
         tempfile.TemporaryDirectory(prefix="headrace-engine-") as folder,
-        running_stack(Path(folder), {MODEL: deployment}, HEADRACE_DRAIN_SECONDS="1", **limits) as stack,
+        running_stack(
+            Path(folder),
+            {MODEL: deployment},
+            HEADRACE_DRAIN_SECONDS="1",
+            HEADRACE_HELD_KV_SHARE="1",
+            HEADRACE_HELD_KV_SHARE_PER_TENANT="1",
+            HEADRACE_HOLD_SECONDS="600",
+        ) as stack,
     ):
         yield stack
 

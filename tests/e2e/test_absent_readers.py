@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -25,6 +26,7 @@ from tests.support.stream_probe import StreamProbe
 WINDOW = 256
 TOKENS = 1500
 HOLD_SECONDS = 0.3
+CONNECTIONS = 5
 FAST = {"engine_args": {"ttft_ms": 2, "tpot_ms": 1}, "max_model_len": 8192, "max_num_seqs": 4}
 
 
@@ -32,7 +34,12 @@ FAST = {"engine_args": {"ttft_ms": 2, "tpot_ms": 1}, "max_model_len": 8192, "max
 def stack() -> Iterator[LiveStack]:
     with (
         tempfile.TemporaryDirectory(prefix="headrace-absent-") as folder,
-        running_stack(Path(folder), {MODEL: FAST}, HEADRACE_HOLD_SECONDS=str(HOLD_SECONDS)) as stack,
+        running_stack(
+            Path(folder),
+            {MODEL: FAST},
+            tenant={"max_connections": CONNECTIONS},
+            HEADRACE_HOLD_SECONDS=str(HOLD_SECONDS),
+        ) as stack,
     ):
         yield stack
 
@@ -152,47 +159,8 @@ def test_a_stopped_client_is_slow_not_dead(stack: LiveStack, probe: StreamProbe,
     gateway.stop()
 
 
-def test_a_client_that_is_stopped_for_too_long_is_cut_off_and_resumes(
-    stack: LiveStack, probe: StreamProbe, tmp_path: Path, golden: str
-) -> None:
-    with impatient_gateway(stack) as (gateway, url), client(stack, url, tmp_path) as process:
-        stream_id = process.wait_for_line(r"stream (\S+)").group(1)
-        os.kill(process.pid, signal.SIGSTOP)
-        gateway.wait_for_line("client_stalled")
-        probe.wait_for_state(stream_id, StreamState.SUSPENDED)
-        probe.wait_for_worker(MODEL, has_nothing)
-        os.kill(process.pid, signal.SIGCONT)
-        assert process.wait_for_line(r"closed (.+)").group(1) == "4408"
-        assert process.wait_for_line(r"end (.+)").group(1) == f"{TOKENS} finished {sha256(golden)}"
-
-
-def test_a_stream_whose_client_was_cut_off_ends_by_policy(
-    stack: LiveStack, probe: StreamProbe, tmp_path: Path, golden: str
-) -> None:
-    policy: dict[str, str | float] = {"detached_policy": "abort", "detached_grace_seconds": 0.1}
-    with impatient_gateway(stack, **policy) as (gateway, url), client(stack, url, tmp_path) as process:
-        stream_id = process.wait_for_line(r"stream (\S+)").group(1)
-        os.kill(process.pid, signal.SIGSTOP)
-        gateway.wait_for_line("client_stalled")
-        ended = probe.wait_for_end(stream_id)
-        assert ended.state is StreamState.CANCELLED
-        probe.wait_for_worker(MODEL, has_nothing)
-        os.kill(process.pid, signal.SIGCONT)
-        assert process.wait_for_line(r"closed (.+)").group(1) == "4408"
-        end = process.wait_for_line(r"end (\d+) (\w+)")
-        assert end.groups() == (str(ended.usage.completion_tokens), "cancelled")
-        assert golden.startswith(probe.text(stream_id))
-
-
 async def test_a_tenant_has_only_so_many_connections(stack: LiveStack) -> None:
-    stack.run_django(
-        "from apps.tenants.models import Tenant\n"
-        "from apps.tenants.services import tenant_update\n"
-        "for tenant in Tenant.objects.all():\n"
-        "    tenant.max_connections = 3\n"
-        "    tenant_update(tenant=tenant)\n"
-    )
-    connections = [await stalled(stack) for _ in range(3)]
+    connections = [await stalled(stack) for _ in range(CONNECTIONS)]
     async with opened(stack) as one_more:
         frame = json.loads(await one_more.recv())
         assert (frame["type"], frame["error"]["code"]) == ("error", "rate_limit_exceeded")
@@ -211,3 +179,39 @@ async def test_a_tenant_has_only_so_many_connections(stack: LiveStack) -> None:
             await asyncio.sleep(0.05)
         assert answer.status_code == 200
     await give_up(stack, *connections)
+
+
+@pytest.fixture(scope="module")
+def impatient(stack: LiveStack) -> Iterator[tuple[Process, LiveStack]]:
+    """A second gateway, which cuts clients off after a second; used last, since the first one does it then too."""
+    with impatient_gateway(stack) as (gateway, url):
+        yield gateway, replace(stack, base_url=url, ws_url=url.replace("http://", "ws://") + "/v1/ws")
+
+
+def test_a_client_that_is_stopped_for_too_long_is_cut_off_and_resumes(
+    stack: LiveStack, impatient: tuple[Process, LiveStack], probe: StreamProbe, tmp_path: Path, golden: str
+) -> None:
+    gateway, there = impatient
+    with client(stack, there.base_url, tmp_path) as process:
+        stream_id = process.wait_for_line(r"stream (\S+)").group(1)
+        os.kill(process.pid, signal.SIGSTOP)
+        gateway.wait_for_line("client_stalled")
+        probe.wait_for_state(stream_id, StreamState.SUSPENDED)
+        probe.wait_for_worker(MODEL, has_nothing)
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.wait_for_line(r"closed (.+)").group(1) == "4408"
+        assert process.wait_for_line(r"end (.+)").group(1) == f"{TOKENS} finished {sha256(golden)}"
+
+
+def test_a_plain_request_that_takes_nothing_for_too_long_ends(
+    impatient: tuple[Process, LiveStack], probe: StreamProbe, golden: str
+) -> None:
+    """Its client has no means to resume: nobody will ask for the rest."""
+    before = probe.stream_ids()
+    with sse_asked(impatient[1], TOKENS):
+        stream_id = probe.wait_for_new_stream(before)
+        ended = probe.wait_for_end(stream_id)
+        assert ended.state is StreamState.CANCELLED
+        assert WINDOW <= ended.usage.completion_tokens < TOKENS
+        probe.wait_for_worker(MODEL, has_nothing)
+    assert golden.startswith(probe.text(stream_id))

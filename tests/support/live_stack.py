@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -104,10 +105,17 @@ def run_to_end(command: Sequence[str | Path], environ: Mapping[str, str]) -> str
 
 
 @contextmanager
-def running_stack(folder: Path, deployments: Mapping[str, Mapping[str, Any]], **variables: str) -> Iterator[LiveStack]:
-    """Starts a stack in an empty folder with simulated deployments: name to model fields, `engine_args` among them.
+def running_stack(
+    folder: Path,
+    deployments: Mapping[str, Mapping[str, Any]],
+    *,
+    tenant: Mapping[str, Any] = MappingProxyType({}),
+    **variables: str,
+) -> Iterator[LiveStack]:
+    """Starts a stack in an empty folder with deployments: name to model fields, `engine_args` among them.
 
-    `variables` are set in the environment of all its processes.
+    They are simulated where they do not say otherwise. `tenant` has fields of the demo tenant; `variables` are set in the
+    environment of all processes.
     """
     redis = EmbeddedRedis.in_directory(find_redis_server(), folder / "redis")
     port = free_port()
@@ -124,7 +132,7 @@ def running_stack(folder: Path, deployments: Mapping[str, Mapping[str, Any]], **
         server = cleaning.enter_context(Process(redis.command(), name="redis"))
         server.wait_for_address(str(redis.socket))
         run_to_end([sys.executable, "manage.py", "migrate", "--verbosity", "0"], environ)
-        seeded = _seed(folder, environ, deployments)
+        seeded = _seed(folder, environ, deployments, tenant)
         stack = LiveStack(
             base_url=f"http://127.0.0.1:{port}",
             ws_url=f"ws://127.0.0.1:{port}/v1/ws",
@@ -141,7 +149,12 @@ def running_stack(folder: Path, deployments: Mapping[str, Mapping[str, Any]], **
         yield stack
 
 
-def _seed(folder: Path, environ: Mapping[str, str], deployments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _seed(
+    folder: Path,
+    environ: Mapping[str, str],
+    deployments: Mapping[str, Mapping[str, Any]],
+    tenant: Mapping[str, Any],
+) -> dict[str, Any]:
     first = next(iter(deployments))
     demo = ("--state-file", str(folder / "demo.json"), "--model", first, "--model-path", "simulated")
     printed = run_to_end([sys.executable, "manage.py", "seed_demo", *demo, "--engine", "simulated", "--json"], environ)
@@ -154,6 +167,11 @@ def _seed(folder: Path, environ: Mapping[str, str], deployments: Mapping[str, Ma
         "    row = found or ModelDeployment(name=name, model='simulated', engine='simulated')\n"
         "    for field, value in fields.items(): setattr(row, field, value)\n"
         "    (deployment_update if found else deployment_create)(deployment=row)\n"
+        "from apps.tenants.models import Tenant\n"
+        "from apps.tenants.services import tenant_update\n"
+        "tenant = Tenant.objects.get()\n"
+        f"for field, value in {dict(tenant)!r}.items(): setattr(tenant, field, value)\n"
+        "tenant_update(tenant=tenant)\n"
     )
     run_to_end([sys.executable, "manage.py", "shell", "--no-imports", "-c", code], environ)
     seeded: dict[str, Any] = json.loads(printed.splitlines()[-1])
