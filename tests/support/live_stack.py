@@ -114,8 +114,8 @@ def running_stack(
 ) -> Iterator[LiveStack]:
     """Starts a stack in an empty folder with deployments: name to model fields, `engine_args` among them.
 
-    They are simulated where they do not say otherwise. `tenant` has fields of the demo tenant; `variables` are set in the
-    environment of all processes.
+    They are simulated where they do not say otherwise. `tenant` has fields of the seeded tenants; `variables` are set in
+    the environment of all processes.
     """
     redis = EmbeddedRedis.in_directory(find_redis_server(), folder / "redis")
     port = free_port()
@@ -169,9 +169,9 @@ def _seed(
         "    (deployment_update if found else deployment_create)(deployment=row)\n"
         "from apps.tenants.models import Tenant\n"
         "from apps.tenants.services import tenant_update\n"
-        "tenant = Tenant.objects.get()\n"
-        f"for field, value in {dict(tenant)!r}.items(): setattr(tenant, field, value)\n"
-        "tenant_update(tenant=tenant)\n"
+        "for tenant in Tenant.objects.all():\n"
+        f"    for field, value in {dict(tenant)!r}.items(): setattr(tenant, field, value)\n"
+        "    tenant_update(tenant=tenant)\n"
     )
     run_to_end([sys.executable, "manage.py", "shell", "--no-imports", "-c", code], environ)
     seeded: dict[str, Any] = json.loads(printed.splitlines()[-1])
