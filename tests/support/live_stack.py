@@ -114,8 +114,8 @@ def running_stack(
 ) -> Iterator[LiveStack]:
     """Starts a stack in an empty folder with deployments: name to model fields, `engine_args` among them.
 
-    They are simulated where they do not say otherwise. `tenant` has fields of the seeded tenants; `variables` are set in
-    the environment of all processes.
+    They are simulated where they do not say otherwise. `tenant` has fields of the seeded tenants; `variables` are set
+    in the environment of all processes.
     """
     redis = EmbeddedRedis.in_directory(find_redis_server(), folder / "redis")
     port = free_port()
