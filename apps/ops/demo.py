@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from django.db import transaction
 
+from apps.accounts.enums import ApiKeyScope
 from apps.accounts.models import ApiKey, User
 from apps.accounts.selectors import user_get
 from apps.accounts.services import api_key_create, user_create, user_update
@@ -125,7 +126,7 @@ def _api_key_ensure(kept: str, *, tenant: Tenant) -> str:
         keys = ApiKey.objects.for_tenant(tenant).filter(public_id=token.public_id, revoked_at__isnull=True)
         if any(token.matches(bytes(key.secret_sha256)) for key in keys):
             return kept
-    _key, made = api_key_create(api_key=ApiKey(tenant=tenant, name="Demo key"))
+    _key, made = api_key_create(api_key=ApiKey(tenant=tenant, name="Demo key", scopes=list(ApiKeyScope.values)))
     return made.reveal()
 
 

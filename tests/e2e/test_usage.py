@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from tests.support.live_stack import LiveStack
+from tests.support.processes import Process
 from tests.support.stream_probe import StreamProbe
 
 ASK: Any = [{"role": "user", "content": "Say something."}]
@@ -17,9 +18,9 @@ LEDGER_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _celery(live_stack: LiveStack) -> Iterator[None]:
+def celery(live_stack: LiveStack) -> Iterator[Process]:
     process = live_stack.start_celery()
-    yield
+    yield process
     process.stop()
 
 
@@ -35,8 +36,14 @@ def key(live_stack: LiveStack) -> str:
         "for row in ModelDeployment.objects.all():\n"
         "    row.prompt_price, row.cached_price, row.completion_price = 2, 1, 3\n"
         "    deployment_update(deployment=row)\n"
+        "from decimal import Decimal\n"
+        "from apps.quotas.models import Quota\n"
+        "from apps.quotas.services import quota_create\n"
         "key = ApiKey(tenant=Tenant.objects.get(slug='demo'), name='metered', scopes=['inference', 'usage'])\n"
-        "print(api_key_create(api_key=key)[1].reveal())"
+        "token = api_key_create(api_key=key)[1].reveal()\n"
+        "quota_create(quota=Quota(scope='api_key', tenant=key.tenant, api_key=key, soft_budget=Decimal('0.00001'),\n"
+        "    budget_duration='1d'))\n"
+        "print(token)"
     )
     return made.splitlines()[-1]
 
@@ -87,3 +94,11 @@ def test_every_stream_is_in_the_ledger_once_with_what_its_client_was_told(live_s
     assert quick["cost_micros"] == 2 * (prompt - cached) + cached + 3 * completion
     assert (slow["num_model_requests"], slow["output_tokens"]) == (1, ended.usage.completion_tokens)
     assert 0 < slow["output_tokens"] < 400
+
+
+def test_a_soft_budget_that_was_passed_is_announced(live_stack: LiveStack, celery: Process, key: str) -> None:
+    """A hundred-thousandth is less than one answer costs; without a mail server, mail goes to Celery's log."""
+    client = openai.OpenAI(base_url=f"{live_stack.base_url}/v1", api_key=key, max_retries=5)
+    client.chat.completions.create(model="quick", messages=ASK, max_tokens=7)
+    celery.wait_for_line(r"Subject: \[Headrace\] Soft budget passed: metered", timeout=LEDGER_SECONDS)
+    celery.wait_for_line("Soft budget:  0.00001", timeout=LEDGER_SECONDS)
