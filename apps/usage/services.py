@@ -19,6 +19,8 @@ from apps.usage.upserts import SUMMED, records_insert_new, rollups_add
 from headrace_wire.usage_events import UsageEvent
 
 EXPIRE_BATCH = 5_000
+ORPHAN_DAYS = 30
+"""How long records are kept whose tenant is gone."""
 
 _ATTRIBUTION = tuple(field.name for field in Attribution._meta.fields)
 _ONCE = ("tenant_ref", "bucket", "start_at", "api_key_ref", "user_ref", "deployment_ref", "deployment_label")
@@ -50,7 +52,7 @@ def usage_expire() -> int:
     Age counts from when the ledger got them: its memory of a stream is longer than any event's way to it.
     """
     now, deleted = timezone.now(), 0
-    for tenant_id, days in [*Tenant.objects.order_by("pk").values_list("pk", "retention_days"), (None, 1)]:
+    for tenant_id, days in [*Tenant.objects.order_by("pk").values_list("pk", "retention_days"), (None, ORPHAN_DAYS)]:
         before = now - timedelta(days=days)
         # What was recorded before had ended before, and that has an index.
         old = UsageRecord.all_tenants.filter(tenant=tenant_id, ended_at__lt=before, recorded_at__lt=before)

@@ -77,9 +77,12 @@ def test_records_end_with_their_tenants_retention_and_sums_stay(tenant: Tenant, 
     )
     UsageRecord.all_tenants.update(recorded_at=timezone.now() - timedelta(days=8))
     usage_record(events=[event("strm-4", tenant_id=tenant.id.hex), event("strm-5", tenant_id="gone")])
-    assert usage_expire() == 2
+    assert usage_expire() == 1
     left = UsageRecord.all_tenants.values_list("stream_id", flat=True)
-    assert set(left) == {"strm-2", "strm-4", "strm-5"}
+    assert set(left) == {"strm-2", "strm-3", "strm-4", "strm-5"}
+    UsageRecord.all_tenants.filter(stream_id="strm-3").update(recorded_at=timezone.now() - timedelta(days=31))
+    assert usage_expire() == 1
+    assert "strm-3" not in set(left.all())
     assert sum(UsageRollup.all_tenants.filter(bucket="day").values_list("requests", flat=True)) == 5
 
 
