@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import sys
 import tempfile
 import urllib.request
@@ -20,7 +21,7 @@ from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from headrace_wire import codec, redis_keys
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.functions import Functions, Reply
-from headrace_wire.ids import new_stream_id
+from headrace_wire.ids import new_incarnation, new_stream_id
 from headrace_wire.messages import (
     AnyLogEntry,
     ChatTurn,
@@ -32,7 +33,7 @@ from headrace_wire.messages import (
     StreamState,
     StructuredOutput,
 )
-from headrace_wire.request_queue import RequestQueue, StreamRecord
+from headrace_wire.request_queue import MAX_ATTEMPTS, RequestQueue, StreamRecord
 from headrace_wire.snapshot import ConfigSnapshot, DeploymentConfig, EngineKind
 from headrace_wire.token_log import TokenLog
 from headrace_worker.command import create_engine
@@ -196,6 +197,26 @@ class Desk:
         """Wait until a stream is in a state."""
         return await self.record_that(stream_id, lambda record: record.state is state, seconds=seconds)
 
+    async def bury(self, incarnation: str) -> list[str]:
+        """Do what a gateway does once a dead worker's lease has run out, without waiting for that.
+
+        Returns the streams that went back into their queue.
+        """
+        heir = new_incarnation("gateway")
+        await self.queue.enlist(heir, lease_seconds=WAIT_SECONDS, channels=[])
+        await self.redis.zadd(redis_keys.incarnations_key(), {incarnation: 1})
+        await self.redis.hdel(redis_keys.workers_key(), incarnation)
+        reaped = await self.queue.reap(heir)
+        for taken in reaped.taken:
+            await self.queue.requeue(
+                taken.stream_id,
+                epoch=taken.epoch,
+                incarnation=heir,
+                deployment=taken.deployment,
+                max_attempts=MAX_ATTEMPTS,
+            )
+        return [taken.stream_id for taken in reaped.taken]
+
     async def delivered(self) -> list[AnyLogEntry]:
         """Return everything that was delivered to this gateway."""
         rows: Reply = await self.redis.xrange(redis_keys.delivery_key(GATEWAY))
@@ -299,6 +320,12 @@ class EngineWorker:
         """Return the process ids of its EngineCore (resource trackers left out)."""
         return engine_children(self.process.pid)
 
+    def replace_killed(self) -> None:
+        """Kill the worker and start another one in its place, on the same Redis; returns before that one is ready."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.stop()
+        self.process = start_engine_worker(self.redis_url, metrics_port=self.metrics_port, checkpoints=self.checkpoints)
+
 
 def engine_children(pid: int) -> list[int]:
     """Return the process ids of a worker's engine children, also of one that is still importing."""
@@ -354,9 +381,13 @@ def engine_worker(
 
     asyncio.run(publish())
     metrics_port, checkpoints = free_port(), tmp_path_factory.mktemp("engine") / "checkpoints"
-    with start_engine_worker(engine_redis_url, metrics_port=metrics_port, checkpoints=checkpoints) as process:
+    process = start_engine_worker(engine_redis_url, metrics_port=metrics_port, checkpoints=checkpoints)
+    worker = EngineWorker(process, engine_redis_url, metrics_port, checkpoints)
+    try:
         process.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
-        yield EngineWorker(process, engine_redis_url, metrics_port, checkpoints)
+        yield worker
+    finally:
+        worker.process.stop()
 
 
 @pytest.fixture

@@ -138,3 +138,19 @@ async def test_engine_killed(engine_desk: Desk, engine_worker: EngineWorker, und
     print(f"streams stood still for {time.monotonic() - killed_at:.1f} s")
     await check_equal(engine_desk, live, owners=2)
     await check_equal(engine_desk, streams, owners=None)
+
+
+async def test_worker_killed(engine_desk: Desk, engine_worker: EngineWorker, undisturbed: list[Told]) -> None:
+    """As above, and nothing of the worker is left; another process goes on with every stream."""
+    running = {**ANSWERS["seeded"], "max_tokens": 900}
+    long_one = await tell(engine_desk, running)
+    streams = await hold_at_every_cut(engine_desk, undisturbed)
+    live = [(await admit(engine_desk, running), long_one) for _ in range(3)]
+    for stream_id, _ in live:
+        await engine_desk.first_token(stream_id)
+    (info,) = await engine_desk.workers()
+    engine_worker.replace_killed()
+    assert set(await engine_desk.bury(info.incarnation)) >= {stream_id for stream_id, _ in live}
+    await engine_desk.queue.credit([(stream_id, 2**31 - 1) for stream_id, _ in streams])
+    await check_equal(engine_desk, live, owners=2)
+    await check_equal(engine_desk, streams, owners=None)
