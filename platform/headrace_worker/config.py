@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -191,6 +192,25 @@ def engine_parent_pid() -> int | None:
     """Return the worker that started this engine child."""
     pid = os.environ.get(ENGINE_PARENT_PID)
     return int(pid) if pid else None
+
+
+def become_engine_parent(pid: int) -> None:
+    """Name this process to the engine children that it forks, in the place of the worker that started it."""
+    os.environ[ENGINE_PARENT_PID] = str(pid)
+
+
+@contextmanager
+def importable_for_children() -> Iterator[None]:
+    """What is started inside can import what this process can."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ.update(PYTHONPATH=child_environment()["PYTHONPATH"])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ.update(PYTHONPATH=before)
 
 
 def engine_error_file() -> Path | None:

@@ -6,7 +6,6 @@ import gc
 import json
 import logging
 import multiprocessing
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +31,7 @@ from headrace_worker.engine import (
 )
 from headrace_worker.engine_core.checkpoints.counts import CheckpointCounts
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
+from headrace_worker.preimported import fork_context, has_fork_server, report_file, start_fork_server
 from headrace_worker.registration import model_assets
 from headrace_worker.vllm_arguments import (
     engine_arguments,
@@ -93,10 +93,12 @@ class VllmEngine:
     async def start(self, deliver: Deliver) -> EngineInfo:
         """Import vLLM, start EngineCore and load the model."""
         self._deliver = deliver
-        with tempfile.TemporaryDirectory(prefix="headrace-engine-") as folder:
-            report = Path(folder) / "error.json"
-            prepare_vllm_environment(error_file=report)
-            await self._in_thread(lambda: self._build(report))
+        report = report_file()
+        report.unlink(missing_ok=True)
+        prepare_vllm_environment(error_file=report)
+        if has_fork_server():
+            start_fork_server()
+        await self._in_thread(lambda: self._build(report))
         self._info = await self._in_thread(self._describe)
         self._llm._run_output_handler()  # noqa: SLF001  started by the first request otherwise: too late to see it die
         self._llm.output_handler.add_done_callback(lambda _: self._died("the engine process has ended"))
@@ -137,6 +139,10 @@ class VllmEngine:
             config.model_config.logits_processors = [SAMPLER]
         if self._is_stopping:
             raise EngineDeadError("the engine was shut down")
+        if has_fork_server():
+            from vllm.v1.engine import utils  # noqa: PLC0415
+
+            utils.get_mp_context = fork_context
         try:
             self._llm = AsyncLLM.from_vllm_config(config)  # not returned: futures would keep it beyond its shutdown
         except Exception as error:

@@ -328,12 +328,17 @@ class EngineWorker:
 
 
 def engine_children(pid: int) -> list[int]:
-    """Return the process ids of a worker's engine children, also of one that is still importing."""
+    """Return the process ids of a worker's engines, also of one that has just begun."""
+    return [child.pid for server in fork_servers(pid) for child in server.children()]
+
+
+def fork_servers(pid: int) -> list[psutil.Process]:
+    """Return the fork server of a worker, once it has one."""
     found = []
-    for child in psutil.Process(pid).children(recursive=True):
+    for child in psutil.Process(pid).children():
         with suppress(psutil.Error):
-            if "resource_tracker" not in " ".join(child.cmdline()):
-                found.append(child.pid)
+            if "forkserver" in " ".join(child.cmdline()):
+                found.append(child)
     return found
 
 

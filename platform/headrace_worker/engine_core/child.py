@@ -1,7 +1,7 @@
 """The first module that a child of the worker imports: multiprocessing takes it for the main one (`process_guard`).
 
-It binds the child's life to the worker's before the ten seconds of vLLM's imports, and reports why an engine could not
-start: vLLM tells its parent only that it did not.
+It binds the child's life to the worker's, or to that of the worker's fork server, before anything else, and reports why
+an engine could not start: vLLM tells its parent only that it did not.
 """
 
 import json
