@@ -71,7 +71,7 @@ class VllmEngine:
     """Implements `Engine` with `AsyncLLM`.
 
     Everything that blocks (imports, the start, the shutdown) runs in one thread of its own, which lives as long as the
-    engine: EngineCore's parent-death signal follows the thread that started it.
+    engine: the parent-death signal of an EngineCore that no fork server starts follows the thread that does.
     """
 
     def __init__(self, deployment: DeploymentConfig, *, checkpoints: CheckpointSettings | None = None) -> None:
