@@ -23,6 +23,7 @@ from apps.quotas.services import quota_create, quota_delete
 from apps.tenants.enums import MemberRole
 from apps.tenants.models import Membership, Tenant
 from apps.tenants.services import membership_create, tenant_update
+from apps.usage import notices
 from apps.usage.models import NoticeDelivery, SoftLimitNotice
 from apps.usage.notices import LONGEST_PAUSE, MAX_ATTEMPTS, notice_pause, notices_retry
 from apps.usage.tasks import notices_send_task
@@ -191,6 +192,14 @@ def test_it_is_given_up_in_the_end_and_can_be_asked_for_again(
     assert (delivery.next_attempt_at, delivery.delivered_at) == (None, None)
     assert notices_retry(notices=SoftLimitNotice.all_tenants.all()) == 1
     assert notices_send_task() == 1
+
+
+def test_of_two_who_found_the_same_delivery_one_sends_it(live_redis: Redis, quota: Quota) -> None:
+    passed(live_redis, quota)
+    notices.notices_collect()
+    first, second = NoticeDelivery.objects.get(), NoticeDelivery.objects.get()
+    assert notices._claim(first)
+    assert not notices._claim(second)
 
 
 def test_pauses_grow_to_a_limit() -> None:
