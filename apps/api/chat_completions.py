@@ -60,7 +60,7 @@ async def _serve(
         deployment=deployment,
         conversation=request.conversation(),
         sampling=request.sampling(),
-        options=StreamOptions(idempotency=idempotency),
+        options=StreamOptions(idempotency=idempotency, priority=request.priority),
         on_wait=partial(_tell_place, exchange) if request.stream else None,
     )
     exchange.headers += [
@@ -92,17 +92,19 @@ async def _serve(
 
 async def _tell_place(exchange: Exchange, news: QueueNews) -> None:
     """Tell a streamed request that it waits in this gateway's line: in the first headers, then in comments."""
-    eta = _eta(news)
     if not exchange.answered:
-        told = [(b"x-headrace-queue-position", str(news.position).encode())]
-        if eta:
-            told.append((b"x-headrace-queue-eta-ms", eta.encode()))
-        await exchange.start(200, EVENT_STREAM, [*SSE_HEADERS, *told])
+        await exchange.start(200, EVENT_STREAM, [*SSE_HEADERS, *_place_headers(news)])
     await exchange.write(_place(news))
 
 
 def _eta(news: QueueNews) -> str:
     return "" if news.eta_seconds is None else "-".join(str(round(seconds * 1000)) for seconds in news.eta_seconds)
+
+
+def _place_headers(news: QueueNews) -> list[tuple[bytes, bytes]]:
+    told = [(b"x-headrace-queue-position", str(news.position).encode())]
+    eta = _eta(news)
+    return [*told, (b"x-headrace-queue-eta-ms", eta.encode())] if eta else told
 
 
 def _place(news: QueueNews) -> bytes:
@@ -122,9 +124,9 @@ async def _stream(
     include_usage = request.stream_options is not None and request.stream_options.include_usage
     chunks = ChatChunks(started.stream_id, request.model, include_usage=include_usage, created_at=started.created_at)
     if not exchange.answered:
-        await exchange.start(200, EVENT_STREAM, SSE_HEADERS)
+        await exchange.start(200, EVENT_STREAM, [*SSE_HEADERS, *_place_headers(started.place)])
     # A comment at once commits the status and passes proxies that wait for a first byte.
-    await exchange.write(b": queued position=%d\n\n" % started.position)
+    await exchange.write(_place(started.place))
     head = chunks.first()
     ended: Ended | None = None
     while ended is None:

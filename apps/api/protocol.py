@@ -95,12 +95,8 @@ class FrameWriter:
         head = _encode({"type": "delta", **self._identity}).decode()
         self._delta_head = f'{head[:-1]},"after":'
 
-    def queued(self, position: int) -> str:
-        """Return the first frame of a generated stream."""
-        return self._frame("queued", position=position)
-
     def place(self, news: QueueNews) -> str:
-        """Return the frame that tells a waiting stream where it stands now."""
+        """Return the frame that tells a stream where it stands in the queue: its first, and again when that changes."""
         return self._frame("queued", **_place(news))
 
     def started(self, entry: Started) -> str:

@@ -86,6 +86,8 @@ class SamplingFields(Struct, kw_only=True):
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     tools: list[dict[str, Any]] | None = None
+    priority: int | None = None
+    """Ours: place in a busy queue, 0 first to 3, within what the tenant's plan allows."""
 
     def sampling(self) -> SamplingParams:
         """Return the checked sampling parameters; `max_tokens` 0 and `seed` -1 stand for "not named".

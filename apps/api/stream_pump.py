@@ -114,11 +114,11 @@ class StreamPump:
             deployment=deployment,
             conversation=conversation_of(frame.messages),
             sampling=frame.sampling(),
-            options=StreamOptions(window=frame.window),
+            options=StreamOptions(window=frame.window, priority=frame.priority),
             on_wait=self._tell_place,
         )
         self.stream_id, self._subscription = started.stream_id, started.subscription
-        await self._send(FrameWriter(started.stream_id, frame.ref).queued(started.position))
+        await self._send(FrameWriter(started.stream_id, frame.ref).place(started.place))
         follower = Follower(
             self._gateway,
             started.subscription,

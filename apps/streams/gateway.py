@@ -16,7 +16,7 @@ from apps.streams.delivery import Delivery
 from apps.streams.detachment import Departure, Detachment
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
-from apps.streams.limits import StreamLimit
+from apps.streams.limits import QueueNews, StreamLimit
 from apps.streams.rendering import Renderers
 from apps.streams.subscription import Subscription
 from apps.streams.waiting_room import Waiting, WaitingRoom
@@ -26,7 +26,7 @@ from headrace_wire.errors import InvalidApiKeyError
 from headrace_wire.ids import new_incarnation
 from headrace_wire.linked_functions import LinkedFunctions
 from headrace_wire.redis_client import connect
-from headrace_wire.request_queue import CancelOutcome, LeaseLostError, RequestQueue
+from headrace_wire.request_queue import CancelOutcome, LeaseLostError, Place, RequestQueue
 from headrace_wire.token_log import TokenLog
 
 log = structlog.get_logger(__name__)
@@ -95,10 +95,11 @@ class Gateway:
             self._keys_used[caller.api_key.public_id] = time.time()
         return caller
 
-    def watch_place(self, subscription: Subscription, position: int | None = None) -> None:
-        """Have a reader of a queued stream told where it stands, until somebody takes it."""
-        subscription.waiting = Waiting(subscription.stream_id, subscription.nudge, position=position)
+    def watch_place(self, subscription: Subscription, place: Place | None = None) -> QueueNews:
+        """Have a reader of a queued stream told where it stands, until somebody takes it; returns what is known now."""
+        subscription.waiting = Waiting(subscription.stream_id, subscription.nudge)
         self.waiting_room.enter(subscription.waiting)
+        return subscription.waiting.begin(place)
 
     @property
     def is_ready(self) -> bool:

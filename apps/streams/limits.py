@@ -29,6 +29,9 @@ class QueueNews(Struct, frozen=True):
     """Why the place is a later one than what was told before (`waiting_room.RiseReason`); empty where it is not."""
 
 
+NO_PLACE = QueueNews(0, None)
+"""Of a stream that is not waiting, or of which nothing is known."""
+
 OnWait = Callable[[QueueNews], Awaitable[None]]
 
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from apps.streams import metrics
-from apps.streams.limits import QueueNews
+from apps.streams.limits import NO_PLACE, QueueNews
 from headrace_wire.request_queue import Place, RequestQueue
 
 LOOK_AT_MOST = 256
@@ -50,10 +50,10 @@ class Waiting:
 
     __slots__ = ("__weakref__", "_before", "_first", "_nudge", "_unheard", "stream_id", "told")
 
-    def __init__(self, stream_id: str, nudge: Callable[[], None], *, position: int | None = None) -> None:
-        """`nudge` wakes the reader, who then finds what `take` returns; `position` was told at admission."""
+    def __init__(self, stream_id: str, nudge: Callable[[], None]) -> None:
+        """`nudge` wakes the reader, who then finds what `take` returns."""
         self.stream_id = stream_id
-        self.told = QueueNews(position, None) if position else None
+        self.told: QueueNews | None = None
         self._nudge = nudge
         self._before: Place | None = None
         self._first: tuple[float, tuple[float, float]] | None = None
@@ -64,6 +64,15 @@ class Waiting:
         """Return what the reader has not heard yet."""
         news, self._unheard = self._unheard, None
         return news
+
+    def begin(self, place: Place | None) -> QueueNews:
+        """Return what admission knows, which its caller tells; position 0 where it knows nothing."""
+        if place is None:
+            return NO_PLACE
+        self._before, self.told = place, QueueNews(place.position, _eta(place))
+        if self.told.eta_seconds is not None:
+            self._first = time.monotonic(), self.told.eta_seconds
+        return self.told
 
     def look(self, place: Place) -> None:
         """Compare with what was told, and tell what has changed."""

@@ -9,9 +9,10 @@ from apps.streams import metrics
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
-from apps.streams.services import StartedStream, stream_start
+from apps.streams.services import StartedStream, StreamOptions, stream_start
 from apps.streams.waiting_room import MIN_SAMPLES, RiseReason, Waiting
 from headrace_wire import redis_keys
+from headrace_wire.errors import InvalidRequestError
 from headrace_wire.messages import ChatTurn, FinishReason, SamplingParams, StreamState
 from headrace_wire.request_queue import Place
 from headrace_wire.snapshot import QuotaConfig, QuotaScope
@@ -69,13 +70,14 @@ def test_a_time_is_told_as_a_range_once_it_was_measured() -> None:
     assert metrics.QUEUE_ETAS.labels("outside")._value.get() == before + 1, "it came sooner, and counts once"
 
 
-async def start(gateway: Gateway, caller: Caller) -> StartedStream:
+async def start(gateway: Gateway, caller: Caller, *, priority: int | None = None) -> StartedStream:
     return await stream_start(
         gateway=gateway,
         caller=caller,
         deployment=gateway.config.deployment(caller, "sim"),
         conversation=[ChatTurn("user", "hello")],
         sampling=SamplingParams(max_tokens=8),
+        options=StreamOptions(priority=priority),
     )
 
 
@@ -86,7 +88,7 @@ def follow(gateway: Gateway, started: StartedStream, caller: Caller) -> Follower
 async def test_a_follower_hears_how_its_place_falls(gateway: Gateway) -> None:
     caller = gateway.config.authenticate(KEY_A.reveal())
     streams = [await start(gateway, caller) for _ in range(3)]
-    assert [one.position for one in streams] == [1, 2, 3]
+    assert [one.place.position for one in streams] == [1, 2, 3]
     follower = follow(gateway, streams[2], caller)
     await gateway.waiting_room.look()
     hearing = asyncio.create_task(follower.next())
@@ -126,4 +128,36 @@ async def test_parallel_requests_of_one_tenant_do_not_keep_another(gateway: Gate
     assert next_one.stream_id == second.stream_id
     assert await gateway.redis.scard(redis_keys.slots_key("q")) == 1
     for one in (first, second, foreign):
+        one.subscription.close()
+
+
+async def test_a_request_may_ask_for_the_priorities_of_its_plan_only(gateway: Gateway) -> None:
+    config = snapshot(2, simulated("sim"))
+    tenants = [msgspec.structs.replace(one, priority=2, request_priorities=frozenset({3})) for one in config.tenants]
+    await publish_snapshot(gateway.redis, msgspec.structs.replace(config, tenants=tenants))
+    await gateway.config_reader.refresh()
+    caller = gateway.config.authenticate(KEY_A.reveal())
+    low = await start(gateway, caller, priority=3)
+    usual = await start(gateway, caller)
+    assert [one.stream_id for one in await gateway.queue.claim(WORKER, deployment="sim", want=2)] == [
+        usual.stream_id,
+        low.stream_id,
+    ]
+    with pytest.raises(InvalidRequestError, match="2, 3") as refused:
+        await start(gateway, caller, priority=0)
+    assert refused.value.param == "priority"
+    for one in (low, usual):
+        one.subscription.close()
+
+
+async def test_a_time_that_is_known_is_told_at_once(gateway: Gateway) -> None:
+    caller = gateway.config.authenticate(KEY_A.reveal())
+    streams = [await start(gateway, caller) for _ in range(MIN_SAMPLES + 3)]
+    assert streams[-1].place.eta_seconds is None
+    for _ in range(MIN_SAMPLES + 1):
+        await gateway.queue.claim(WORKER, deployment="sim", want=1)
+    streams.append(await start(gateway, caller))
+    assert streams[-1].place.position == 3
+    assert streams[-1].place.eta_seconds is not None
+    for one in streams:
         one.subscription.close()

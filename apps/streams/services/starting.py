@@ -8,13 +8,14 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import msgspec
 from msgspec import Struct
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
-from apps.streams.limits import OnWait
+from apps.streams.limits import NO_PLACE, OnWait, QueueNews
 from apps.streams.refusals import refusal_error
 from apps.streams.services.reading import stream_attach, window_of
 from apps.streams.subscription import Subscription
@@ -25,6 +26,7 @@ from headrace_wire.errors import (
     DependencyUnavailableError,
     DrainingError,
     IdempotencyMismatchError,
+    InvalidRequestError,
     ServerOverloadedError,
 )
 from headrace_wire.ids import new_stream_id
@@ -45,8 +47,8 @@ class StartedStream(Struct, frozen=True):
 
     stream_id: str
     deployment: DeploymentConfig
-    position: int
-    """Place in the queue at admission, 1 is next."""
+    place: QueueNews
+    """Where it stands in the queue, and how long that may take."""
     queue_deadline_seconds: float
     subscription: Subscription
     created_at: int
@@ -62,6 +64,8 @@ class StreamOptions(Struct, frozen=True):
 
     stream_id: str | None = None
     """A new id that was made before (the chat stores it first)."""
+    priority: int | None = None
+    """In the fair queue, 0 first to 3; where the plan allows it. None for the plan's own."""
     window: int | None = None
     """Tokens that may be generated beyond the acknowledged ones; at most, and by default, the tenant's."""
     idempotency: Idempotency | None = None
@@ -91,6 +95,7 @@ async def stream_start(
 
     Raises:
         InvalidApiKeyError: the caller's access ended while it waited for its turn.
+        InvalidRequestError: the plan does not allow the priority.
         ContextLengthError: prompt and answer do not fit.
         ServerOverloadedError: the queue is full.
         RateLimitError: a limit of requests or tokens per minute is reached; nothing was counted.
@@ -99,6 +104,7 @@ async def stream_start(
         DrainingError: this gateway takes no new streams.
         DependencyUnavailableError: Redis does not answer.
     """
+    _check_priority(caller, options.priority)
     if gateway.draining:
         raise DrainingError("This gateway is shutting down; send the request again.", retry_after_seconds=1.0)
     stream_id = options.stream_id or new_stream_id()
@@ -133,6 +139,8 @@ async def stream_start(
             max_tokens=request.sampling.max_tokens,
             now=datetime.now(UTC),
         )
+        if options.priority is not None:
+            terms = msgspec.structs.replace(terms, band=options.priority)
         admission = await _admit(gateway, deployment, request, options.idempotency, terms)
     except BaseException:
         subscription.close()
@@ -141,12 +149,19 @@ async def stream_start(
         subscription.close()
         return await _replay(gateway, caller, deployment, admission, options.idempotency)
     gateway.credit.open(stream_id, window=request.window, granted=request.window)
-    gateway.watch_place(subscription, admission.position)
+    place = gateway.watch_place(subscription, admission.place)
     deadline = deployment.queue_timeout_seconds
     created_at = options.idempotency.created_at if options.idempotency else int(time.time())
-    return StartedStream(
-        stream_id, deployment, admission.position, deadline, subscription, created_at, rates=admission.rates
-    )
+    return StartedStream(stream_id, deployment, place, deadline, subscription, created_at, rates=admission.rates)
+
+
+def _check_priority(caller: Caller, priority: int | None) -> None:
+    allowed = caller.tenant.request_priorities | {caller.tenant.priority}
+    if priority is not None and priority not in allowed:
+        raise InvalidRequestError(
+            f"`priority` must be one of {', '.join(map(str, sorted(allowed)))}: your plan allows no other.",
+            param="priority",
+        )
 
 
 def cache_salt(secret: bytes, tenant_id: str) -> str:
@@ -260,4 +275,4 @@ async def _replay(
     stream_id = admission.duplicate_of
     subscription, _ = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=0)
     deadline, created_at = deployment.queue_timeout_seconds, admission.duplicate_created_at
-    return StartedStream(stream_id, deployment, 0, deadline, subscription, created_at, is_replay=True)
+    return StartedStream(stream_id, deployment, NO_PLACE, deadline, subscription, created_at, is_replay=True)

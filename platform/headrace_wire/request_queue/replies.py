@@ -32,21 +32,6 @@ class Idempotency(Struct, frozen=True):
     """Unix seconds of the first request; every repetition tells the same."""
 
 
-class Admission(Struct, frozen=True):
-    """Admission's answer with what belongs to it."""
-
-    verdict: Verdict
-    position: int = 0
-    """Place in the queue (1 is next), or its length when it is full."""
-    duplicate_of: str = ""
-    """Stream that the idempotency key started."""
-    duplicate_created_at: int = 0
-    duplicate_body: str = ""
-    """Digest of the body that it was started with."""
-    refusal: Refusal | None = None
-    rates: Rates = Rates()
-
-
 class Place(Struct, frozen=True):
     """Where a waiting stream stands, and how fast those before it go."""
 
@@ -65,6 +50,23 @@ class Place(Struct, frozen=True):
     deviation_seconds: float
     """Standard deviation of that."""
     samples: int
+
+
+class Admission(Struct, frozen=True):
+    """Admission's answer with what belongs to it."""
+
+    verdict: Verdict
+    position: int = 0
+    """Place in the queue (1 is next), or its length when it is full."""
+    duplicate_of: str = ""
+    """Stream that the idempotency key started."""
+    duplicate_created_at: int = 0
+    duplicate_body: str = ""
+    """Digest of the body that it was started with."""
+    refusal: Refusal | None = None
+    rates: Rates = Rates()
+    place: Place | None = None
+    """Where it waits, with the pace of those before it."""
 
 
 class Claimed(Struct, frozen=True):
@@ -170,7 +172,8 @@ def admission(reply: Reply) -> Admission:
         refusal = Refusal(RefusalKind(kind.decode()), quota_id.decode(), retry / 1000 if retry >= 0 else -1)
         return Admission(verdict, refusal=refusal, rates=_rates(rates))
     if verdict is Verdict.QUEUED:
-        return Admission(verdict, int(rest[0]), rates=_rates(rest[1]))
+        position, rates, *pace = rest
+        return Admission(verdict, position, rates=_rates(rates), place=place([position, 0, 0, 0, *pace]))
     return Admission(verdict, int(rest[0]) if rest else 0)
 
 
