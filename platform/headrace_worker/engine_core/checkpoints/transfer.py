@@ -1,9 +1,6 @@
 """The model runner's half: writes and reads files in threads of its own, so that no step waits for a disk."""
 
-import contextlib
 import logging
-import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,9 +13,6 @@ from headrace_worker.engine_core.checkpoints.work import Load, Outcome, Save, Wo
 
 log = logging.getLogger(__name__)
 
-SAVING_NICENESS = 10
-"""Writing takes what the model's threads leave."""
-
 
 class Transfer:
     """`begin` and `take` are called by the engine's thread, once per step."""
@@ -26,7 +20,7 @@ class Transfer:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._memory: BlockMemory | None = None
-        self._saving = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-save", initializer=_be_nice)
+        self._saving = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-save")
         self._loading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-load")
         self._begun: set[int] = set()
         """Numbers of saves that have not ended."""
@@ -108,8 +102,3 @@ class Transfer:
         if self._memory is None:
             raise RefusedError(Refusal.FINGERPRINT)
         return self._memory
-
-
-def _be_nice() -> None:
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SAVING_NICENESS)
