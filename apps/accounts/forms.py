@@ -1,11 +1,9 @@
 """Forms of users, API keys and sign-in."""
 
-import secrets
 from typing import Any
 
 from django import forms
 from django.contrib.auth.forms import AuthenticationForm
-from django.core.cache import cache
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 from unfold.forms import UserChangeForm as UnfoldUserChangeForm
@@ -15,15 +13,10 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminI
 from apps.accounts import sign_in_throttle
 from apps.accounts.enums import ApiKeyScope
 from apps.accounts.models import ApiKey, User
+from apps.accounts.once_form import OnceForm
 from apps.accounts.services import DEFAULT_SCOPES, ROTATION_GRACE
 
 _MAX_GRACE_HOURS = 30 * 24
-_FORM_SECONDS = 24 * 3600
-"""How long a form that made a key is remembered."""
-
-
-def _new_form_id() -> str:
-    return secrets.token_urlsafe(12)
 
 
 class UserAddForm(UnfoldUserCreationForm):  # type: ignore[misc]  # unfold ships no types
@@ -42,14 +35,9 @@ class UserChangeForm(UnfoldUserChangeForm):  # type: ignore[misc]  # unfold ship
         fields = "__all__"  # the admin's fieldsets choose
 
 
-class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """A key's name, owner and rights.
+class ApiKeyForm(OnceForm, forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """A key's name, owner and rights."""
 
-    The answer to this form shows a key and no redirect follows it, so reloading the page sends the form again:
-    `form_id` tells that from a second key that is wanted.
-    """
-
-    form_id = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput, initial=_new_form_id)
     scopes = forms.MultipleChoiceField(
         choices=ApiKeyScope.choices,
         initial=[scope.value for scope in DEFAULT_SCOPES],
@@ -68,18 +56,6 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at r
             "is_restricted",
             "allowed_deployments",
         ]
-
-    def claim(self) -> None:
-        """Note that this form is being acted on.
-
-        Raises:
-            ValidationError: it was before.
-        """
-        form_id = self.cleaned_data.get("form_id")
-        if form_id and not cache.add(f"api-key-form:{form_id}", 1, timeout=_FORM_SECONDS):
-            raise ValidationError(
-                _("This form was sent before and has made its key, which is in the list. A key is shown once only.")
-            )
 
 
 class RotateForm(forms.Form):

@@ -23,6 +23,11 @@ def api_key_list(*, tenant: Tenant) -> QuerySet[ApiKey]:
     return ApiKey.objects.for_tenant(tenant).select_related("user", "created_by")
 
 
+def api_key_own_list(*, membership: Membership) -> QuerySet[ApiKey]:
+    """Returns a member's own keys in his tenant, newest first; ended ones too."""
+    return ApiKey.objects.for_tenant(membership.tenant).filter(user_id=membership.user_id).order_by("-created_at")
+
+
 def api_key_configs() -> list[ApiKeyConfig]:
     """Returns the snapshot's section: every key that is valid or ended within a day.
 

@@ -4,6 +4,7 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminSelectWidget
 
+from apps.accounts.once_form import OnceForm
 from apps.tenants.models import Tenant
 from apps.usage.enums import Group
 
@@ -30,4 +31,15 @@ class ReportForm(forms.Form):
         required=False,
         label=_("Split by"),
         widget=UnfoldAdminSelectWidget,
+    )
+
+
+class OwnKeyForm(OnceForm):
+    """A key that a member makes for himself."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        max_length=100,
+        strip=True,
+        widget=forms.TextInput(attrs={"placeholder": _("What it is for"), "autocomplete": "off"}),
     )
