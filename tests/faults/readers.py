@@ -88,6 +88,8 @@ class Reader:
     starts: int = 0
     """Requests that may have started a stream."""
     is_hung: bool = False
+    may_start_anew: bool = False
+    """Redis may forget an admission, and the caller's key with it: the same request then starts another stream."""
     idempotency_key: str = ""
     _known: str = ""
 
@@ -106,7 +108,8 @@ class Reader:
         Raises:
             CutError: this is where the client is cut off.
         """
-        if self.stream_id not in (None, stream_id):
+        starts_anew = self.may_start_anew and hop.transport is Transport.CHAT
+        if self.stream_id not in (None, stream_id) and not starts_anew:
             self.oddities.append(f"{self.stream_id} became {stream_id}")
         self.stream_id = stream_id
         if hop.cut_at == 0:

@@ -77,6 +77,7 @@ async def _read_all(stack: FaultStack, plan: StormPlan, goldens: Sequence[Golden
             await places.acquire()
             golden = goldens[number % len(goldens)]
             reader = Reader(stack.ports, stack.api_key, stack.model, golden.prompt, golden.tokens)
+            reader.may_start_anew = Fault.ROLL_BACK_REDIS in plan.weights
             readers.append((reader, golden))
             reading.create_task(read(reader, number))
     return readers
