@@ -286,9 +286,11 @@ async def test_drain_lets_streams_finish_and_takes_no_new_ones(desk: Desk, run_w
 
 
 async def test_what_a_drain_cuts_is_continued_by_the_next_worker(desk: Desk, run_worker: RunWorker) -> None:
+    """Also when it was admitted so long ago that its queue deadline has passed: it has met that one."""
     async with run_worker(simulated("sim", engine_args=SLOW), drain_seconds=0.1):
         stream_id = await desk.admit(max_tokens=60)
         await desk.first_token(stream_id)
+        await desk.redis.hset(redis_keys.stream_key(stream_id), mapping={"admitted_ms": 1, "deadline_ms": 60_001})
     record = await desk.queue.record(stream_id)
     assert record is not None
     assert record.state is StreamState.QUEUED
