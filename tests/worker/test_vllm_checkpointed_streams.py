@@ -4,21 +4,32 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace_wire.checkpoint_folders import stream_folder
 from headrace_wire.messages import AnyLogEntry, StreamState
-from tests.worker.conftest import ENGINE_START_SECONDS, Answer, Desk, EngineWorker
+from tests.support.snapshots import publish_snapshot, snapshot
+from tests.worker.conftest import (
+    ENGINE_START_SECONDS,
+    Answer,
+    Desk,
+    EngineWorker,
+    engine_deployment,
+    start_engine_worker,
+)
 
 pytestmark = pytest.mark.engine
 
 LONG = " ".join(f"wheel{i}" for i in range(300))
-SEEDED = {"temperature": 1.0, "seed": 21, "max_tokens": 400, "ignore_eos": True}
+SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 21, "max_tokens": 400, "ignore_eos": True}
 
 
-async def admit(desk: Desk, *, window: int = 0) -> str:
-    return await desk.admit(LONG, deployment="tiny", window=window, **SEEDED)  # type: ignore[arg-type]
+async def admit(desk: Desk, *, window: int = 0, queue_timeout_seconds: float = 60.0) -> str:
+    return await desk.admit(
+        LONG, deployment="tiny", window=window, queue_timeout_seconds=queue_timeout_seconds, **SEEDED
+    )
 
 
 def files(worker: EngineWorker, stream_id: str) -> list[Path]:
@@ -79,6 +90,29 @@ async def test_suspended(engine_desk: Desk, engine_worker: EngineWorker, undistu
     answer = await engine_desk.answer(stream_id)
     assert (await engine_desk.log.token_ids(stream_id), answer.text) == (ids, whole.text)
     await is_discarded(engine_desk, engine_worker, stream_id)
+
+
+async def test_handed_over(desk: Desk, redis_url: str, tiny_model: Path, tmp_path: Path) -> None:
+    """A worker is drained without grace; the next one has computed nothing."""
+    await publish_snapshot(desk.redis, snapshot(1, engine_deployment(tiny_model)))
+    with start_engine_worker(redis_url, checkpoints=tmp_path) as worker:
+        worker.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
+        undisturbed = await admit(desk)
+        whole = await desk.answer(undisturbed)
+        stream_id = await admit(desk, queue_timeout_seconds=ENGINE_START_SECONDS)
+        await desk.read_until(stream_id, lambda entry: entry.seq > 100)
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.wait_for_line("draining")
+        os.kill(worker.pid, signal.SIGTERM)
+        assert worker.wait(timeout=30) == 0
+    assert list(stream_folder(tmp_path, "t", stream_id).iterdir())
+    with start_engine_worker(redis_url, checkpoints=tmp_path) as worker:
+        worker.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
+        answer = await desk.answer(stream_id)
+    answer.check_order(owners=2)
+    assert await desk.log.token_ids(stream_id) == await desk.log.token_ids(undisturbed)
+    assert answer.text == whole.text
+    assert answer.end.usage.cached_tokens > 900
 
 
 async def test_cancelled(engine_desk: Desk, engine_worker: EngineWorker) -> None:
