@@ -142,7 +142,7 @@ class Streams:
         generation = Generation(claimed, owner=owner, emit=emit, traits=info.traits if info else EXACT_ENGINE)
         self._live[claimed.stream_id] = generation
         self._metrics.claimed(claimed)
-        if claimed.is_late and not claimed.had_owner:  # one that was served before has met its deadline
+        if claimed.is_late:
             self._fail(generation, LATE)
             return
         self._deadlines.moved(generation)

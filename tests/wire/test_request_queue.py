@@ -61,6 +61,14 @@ async def test_late_stream_is_marked(wire: Wire) -> None:
     assert claimed.is_late
 
 
+async def test_a_stream_that_was_served_before_is_never_late(wire: Wire) -> None:
+    stream_id, epoch = await claimed_stream(wire)
+    await wire.redis.hset(redis_keys.stream_key(stream_id), "deadline_ms", "1")
+    await wire.queue.requeue(stream_id, epoch=epoch, incarnation=WORKER, deployment="m", max_attempts=3, counts=False)
+    (claimed,) = await wire.queue.claim(WORKER, deployment="m", want=1)
+    assert not claimed.is_late
+
+
 async def test_settle_happens_once_and_only_by_the_owner(wire: Wire) -> None:
     stream_id = new_stream_id()
     await wire.admit(stream_id)

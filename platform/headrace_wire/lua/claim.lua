@@ -32,7 +32,8 @@ define('claim', function(keys, args)
         charge(k, tonumber(f[9]), f[8], tonumber(f[10]), INPUT_WEIGHT * (tonumber(f[11]) or 0))
       end
       claim_note(k, tonumber(f[9]), f[8], f[7] and cmsgpack.unpack(f[7]), now)
-      local late = attempt == 1 and now > tonumber(f[4]) and 1 or 0
+      -- One that was served before has met its deadline; its next is the reaper's.
+      local late = f[2] == '0' and now > tonumber(f[4]) and 1 or 0
       claimed[#claimed + 1] = { id, epoch, f[3], int(now), attempt, late, f[5], f[6] or '0', f[2] }
     end
   end
