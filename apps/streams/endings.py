@@ -25,14 +25,14 @@ class Endings:
         self._queue = queue
         self._incarnation = incarnation
 
-    async def cancelled(self, stream_id: str, *, epoch: int, prompt_tokens: int = 0) -> None:
-        """End a stream that its client cancelled; `prompt_tokens` if a worker had begun it."""
-        await self._end(stream_id, epoch, StreamState.CANCELLED, FinishReason.ABORT, None, prompt_tokens=prompt_tokens)
+    async def cancelled(self, stream_id: str, *, epoch: int) -> None:
+        """End a stream that its client cancelled."""
+        await self._end(stream_id, epoch, StreamState.CANCELLED, FinishReason.ABORT, None)
 
-    async def failed(self, stream_id: str, *, epoch: int, error: HeadraceError, prompt_tokens: int = 0) -> None:
+    async def failed(self, stream_id: str, *, epoch: int, error: HeadraceError) -> None:
         """End a stream with an error that its readers see."""
         logged = StreamError(error.code, error.message, error.param, error.retry_after_seconds)
-        await self._end(stream_id, epoch, StreamState.FAILED, FinishReason.ERROR, logged, prompt_tokens=prompt_tokens)
+        await self._end(stream_id, epoch, StreamState.FAILED, FinishReason.ERROR, logged)
 
     async def left_behind(self, taken: Taken) -> None:
         """Bring a stream on whose owner died: end it as its client asked, else give it to another worker.
@@ -40,15 +40,13 @@ class Endings:
         One whose attempts are used up (it may be what kills its workers) fails explicitly; its text stays readable.
         """
         tail = await self._log.tail(taken.stream_id)
-        has_begun = isinstance(tail, Delta | Started)
-        prompt_tokens = len(taken.request.prompt_ids) // 4 if taken.request and has_begun else 0
         if isinstance(tail, Ended):
             # The worker died between its terminal entry and the settlement.
             await self._settle_and_publish(tail, taken.epoch)
         elif taken.cancel_reason == QUEUE_TIMEOUT:
             await self.failed(taken.stream_id, epoch=taken.epoch, error=ServerOverloadedError(_NOBODY_WENT_ON))
         elif taken.cancel_reason:
-            await self.cancelled(taken.stream_id, epoch=taken.epoch, prompt_tokens=prompt_tokens)
+            await self.cancelled(taken.stream_id, epoch=taken.epoch)
         elif await self._requeue(taken) is GivenBack.EXHAUSTED:
             await self.failed(
                 taken.stream_id,
@@ -56,7 +54,6 @@ class Endings:
                 error=EngineError(
                     "The worker that served this stream was lost; what was sent stands, the rest is missing."
                 ),
-                prompt_tokens=prompt_tokens,
             )
 
     async def tell_again(self, stream_id: str) -> None:
@@ -83,8 +80,6 @@ class Endings:
         state: StreamState,
         finish_reason: FinishReason,
         error: StreamError | None,
-        *,
-        prompt_tokens: int,
     ) -> None:
         record = await self._queue.record(stream_id)
         tail = await self._log.tail(stream_id)
@@ -94,8 +89,8 @@ class Endings:
                 stream_id, epoch=epoch, incarnation=self._incarnation, state=state, log_ttl_seconds=0
             )
             return
-        generated = tail.seq if isinstance(tail, Delta | Started) else 0
-        usage = Usage(prompt_tokens, generated)
+        has_begun = isinstance(tail, Delta | Started)
+        usage = Usage(await self._queue.prompt_tokens(stream_id), tail.seq) if has_begun else Usage()
         entry = Ended(stream_id, epoch, tail.seq + 1, state, finish_reason, None, usage, Timings(), error)
         (result,) = await self._log.append([Append(entry, log_ttl_seconds=record.log_ttl_seconds)])
         if result is AppendResult.ACCEPTED:

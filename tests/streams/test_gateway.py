@@ -113,8 +113,30 @@ async def test_cancel_in_the_queue_ends_the_stream(gateway: Gateway) -> None:
     assert outcome is CancelOutcome.QUEUED
     ended = await end_of(gateway, stream_id)
     assert (ended.state, ended.finish_reason) == (StreamState.CANCELLED, FinishReason.ABORT)
+    assert ended.usage == Usage(), "nobody has read its prompt"
     again = await stream_cancel(gateway=gateway, tenant_id=TENANT_A, stream_id=stream_id, reason="client")
     assert again is CancelOutcome.ENDED
+
+
+@pytest.mark.parametrize("left", ["suspended", "queued"])
+async def test_cancel_of_a_stream_that_nobody_has_any_more_tells_its_usage(gateway: Gateway, left: str) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id, window=3)
+    (claimed,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
+    await gateway.token_log.append([Append(Delta(stream_id, claimed.epoch, 3, 3, "abc"), token_ids=[1, 2, 3])])
+    if left == "suspended":
+        await gateway.queue.suspend(
+            stream_id, epoch=claimed.epoch, incarnation=WORKER, deployment="sim", credit=3, reason="slow_consumer"
+        )
+    else:
+        await gateway.queue.requeue(
+            stream_id, epoch=claimed.epoch, incarnation=WORKER, deployment="sim", max_attempts=MAX_ATTEMPTS
+        )
+    outcome = await stream_cancel(gateway=gateway, tenant_id=TENANT_A, stream_id=stream_id, reason="client")
+    assert outcome is CancelOutcome.QUEUED
+    ended = await end_of(gateway, stream_id)
+    assert ended.state is StreamState.CANCELLED
+    assert ended.usage == Usage(1, 3)
 
 
 async def test_a_stream_that_nobody_takes_ends_at_its_deadline(gateway: Gateway) -> None:
@@ -149,7 +171,7 @@ async def test_a_stream_that_nobody_goes_on_with_fails_at_its_deadline_and_stays
     (in_time,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
     assert in_time.stream_id == claimed_again
     ended = await end_of(gateway, stream_id)
-    assert (ended.state, ended.seq, ended.usage.completion_tokens) == (StreamState.FAILED, 2, 1)
+    assert (ended.state, ended.seq, ended.usage) == (StreamState.FAILED, 2, Usage(1, 1))
     assert ended.error is not None
     assert ended.error.code == "server_overloaded"
     subscription, _ = await stream_attach(gateway=gateway, caller=caller(gateway), stream_id=stream_id, after=0)

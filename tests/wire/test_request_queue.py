@@ -109,7 +109,7 @@ async def test_reap_takes_streams_of_the_dead_under_a_new_epoch(wire: Wire) -> N
     assert taken.stream_id == stream_id
     assert taken.epoch > claimed.epoch
     assert taken.tenant_id == "t"
-    assert taken.request == claimed.request
+    assert await wire.queue.prompt_tokens(stream_id) == len(claimed.request.prompt_ids) // 4
     assert not await wire.queue.settle(
         stream_id, epoch=claimed.epoch, incarnation=WORKER, state=StreamState.FINISHED, log_ttl_seconds=10
     )

@@ -7,7 +7,7 @@
 --       6 deadlines of waiting streams · 7 queue prefix
 -- ARGV  1 caller's incarnation · 2 how many at most · 3 how long a stream may be suspended (ms)
 -- Returns {dead, taken, settled}: dead: incarnations removed; taken: list of {stream id, epoch, tenant, deployment, attempts,
---       log ttl ms, cancel reason or '', request}; settled: ids of streams whose end is to be published.
+--       log ttl ms, cancel reason or ''}; settled: ids of streams whose end is to be published.
 define('reap', function(keys, args)
   local now = now_ms()
   local me, limit = args[1], tonumber(args[2])
@@ -16,9 +16,9 @@ define('reap', function(keys, args)
   local dead, taken, settled = {}, {}, {}
 
   local function collect_stream(id, record, previous_epoch)
-    local f = redis.call('HMGET', record, 'tenant', 'deployment', 'attempts', 'log_ttl_ms', 'cancel', 'request')
+    local f = redis.call('HMGET', record, 'tenant', 'deployment', 'attempts', 'log_ttl_ms', 'cancel')
     local epoch = take(record, keys[2], id, me, previous_epoch, now)
-    taken[#taken + 1] = { id, epoch, f[1], f[2], f[3], f[4], f[5] or '', f[6] or '' }
+    taken[#taken + 1] = { id, epoch, f[1], f[2], f[3], f[4], f[5] or '' }
   end
 
   local overdue = redis.call('ZRANGEBYSCORE', keys[5], '-inf', int(now - tonumber(args[3])), 'LIMIT', 0, limit)

@@ -187,6 +187,11 @@ class RequestQueue:
             None if window is None else int(window),
         )
 
+    async def prompt_tokens(self, stream_id: str) -> int:
+        """Return how long the prompt of a stream is; 0 once it has ended, and where its worker makes the ids."""
+        row: Reply = await self._redis.hmget(redis_keys.stream_key(stream_id), ["request"])
+        return len(codec.decode_request(row[0]).prompt_ids) // 4 if row[0] else 0
+
     # ---- owners
 
     async def enlist(self, incarnation: str, *, lease_seconds: float, channels: Sequence[str]) -> None:

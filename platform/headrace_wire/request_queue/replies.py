@@ -96,7 +96,6 @@ class Taken(Struct, frozen=True):
     attempts: int
     log_ttl_seconds: int
     cancel_reason: str
-    request: GenerateRequest | None
 
 
 class Reaped(Struct, frozen=True):
@@ -213,7 +212,7 @@ def claimed_stream(row: Reply) -> Claimed:
 
 def taken_stream(row: Sequence[bytes]) -> Taken:
     """Read one row of `reap`."""
-    stream_id, epoch, tenant, deployment, attempts, ttl_ms, reason, request = row
+    stream_id, epoch, tenant, deployment, attempts, ttl_ms, reason = row
     return Taken(
         stream_id.decode(),
         int(epoch),
@@ -222,5 +221,4 @@ def taken_stream(row: Sequence[bytes]) -> Taken:
         int(attempts),
         int(ttl_ms) // 1000,
         reason.decode(),
-        codec.decode_request(request) if request else None,
     )
