@@ -85,7 +85,9 @@ class SamplingFields(Struct, kw_only=True):
     ignore_eos: bool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
+    top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
+    functions: list[dict[str, Any]] | None = None
     priority: int | None = None
     """Ours: place in a busy queue, 0 first to 3, within what the tenant's plan allows."""
 
@@ -121,10 +123,9 @@ class SamplingFields(Struct, kw_only=True):
     def _refuse_unsupported(self) -> None:
         if self.n is not None and self.n != 1:
             raise InvalidRequestError("Only `n` = 1 is supported.", param="n")
-        if self.logprobs:
-            raise InvalidRequestError("`logprobs` is not supported.", param="logprobs")
-        if self.tools:
-            raise InvalidRequestError("`tools` is not supported by this deployment.", param="tools")
+        for name in ("logprobs", "top_logprobs", "tools", "functions"):
+            if getattr(self, name):
+                raise InvalidRequestError(f"`{name}` is not supported.", param=name)
 
 
 class ChatCompletionRequest(SamplingFields, kw_only=True):
@@ -132,7 +133,8 @@ class ChatCompletionRequest(SamplingFields, kw_only=True):
 
     model: str
     messages: list[ChatMessage]
-    stream: bool = False
+    stream: bool | None = None
+    """OpenAI's clients may send null, which is no."""
     stream_options: StreamOptions | None = None
 
     def conversation(self) -> list[ChatTurn]:
@@ -207,7 +209,8 @@ def conversation_of(messages: list[ChatMessage]) -> list[ChatTurn]:
 
 def _check_range(name: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
-        raise InvalidRequestError(f"`{name}` must be between {low:g} and {high:g}.", param=name)
+        # Not `:g`, which rounds: a limit that is told must be one that is taken.
+        raise InvalidRequestError(f"`{name}` must be between {low} and {high}.", param=name)
 
 
 def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...] | None:

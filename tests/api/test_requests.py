@@ -60,7 +60,9 @@ def refused(**changes: Any) -> InvalidRequestError:
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"functions": [{"name": "f"}]}, "functions"),
         ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
         ({"stream": "yes"}, "stream"),
     ],
 )
@@ -68,6 +70,14 @@ def test_a_bad_field_is_named(changes: dict[str, Any], param: str) -> None:
     error = refused(**changes)
     assert error.param == param
     assert error.http_status == 400
+
+
+def test_a_range_is_told_exactly() -> None:
+    assert refused(seed=2**63).message == "`seed` must be between 0 and 9223372036854775807."
+
+
+def test_a_null_stream_is_none() -> None:
+    assert not parse(stream=None).stream
 
 
 @pytest.mark.parametrize("name", ["model", "messages"])

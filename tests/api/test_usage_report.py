@@ -194,6 +194,8 @@ def test_no_key_is_no_answer(ask: Ask) -> None:
         ("limit=32", "limit"),
         ("bucket=hour&limit=169", "limit"),
         ("limit=1e3", "limit"),
+        ("limit=0000000011000000", "limit"),
+        ("limit=" + "1" * 5000, "limit"),
         ("page=next", "page"),
         ("tenant_id=other", "tenant_id"),
     ],
