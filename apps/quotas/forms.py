@@ -16,6 +16,9 @@ from apps.quotas.enums import Priority
 from apps.quotas.models import Plan
 from apps.tenants.models import Tenant
 
+_MOST_TOKENS = 2**31 - 1
+"""As the API takes them."""
+
 
 class PlanForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """A plan; priorities are boxes to tick."""
@@ -49,11 +52,16 @@ class SimulationForm(forms.Form):
         ModelDeployment.objects.none(), label=_("Deployment"), widget=UnfoldAdminSelectWidget
     )
     prompt_tokens = forms.IntegerField(
-        label=_("Prompt tokens"), min_value=0, initial=500, widget=UnfoldAdminIntegerFieldWidget
+        label=_("Prompt tokens"),
+        min_value=0,
+        max_value=_MOST_TOKENS,
+        initial=500,
+        widget=UnfoldAdminIntegerFieldWidget,
     )
     max_tokens = forms.IntegerField(
         label=_("Tokens of the answer, at most (max_tokens)"),
         min_value=1,
+        max_value=_MOST_TOKENS,
         initial=500,
         widget=UnfoldAdminIntegerFieldWidget,
     )

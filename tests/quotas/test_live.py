@@ -114,7 +114,14 @@ def test_a_simulated_request_gets_what_a_real_one_would_and_counts_nothing(
 def test_bad_values_of_a_simulation_are_shown(
     admin_client: Client, tenant: Tenant, deployment: ModelDeployment, quota: Quota
 ) -> None:
-    for changes in ({"tenant": ""}, {"deployment": "x"}, {"prompt_tokens": "-1"}, {"max_tokens": "0"}):
+    for changes in (
+        {"tenant": ""},
+        {"deployment": "x"},
+        {"prompt_tokens": "-1"},
+        {"prompt_tokens": str(2**64)},
+        {"max_tokens": "0"},
+        {"max_tokens": "1" + "0" * 30},
+    ):
         answer = admin_client.post(SIMULATE, form(tenant, deployment, **changes))
         assert answer.status_code == 200
         assert answer.context["form"].errors
