@@ -17,6 +17,9 @@ from headrace_wire.snapshot import (
 BANDS = 4
 """Priorities of the fair queue."""
 
+MOST = 2**53 - 1
+"""The largest limit that Redis' functions count to exactly; more is no different from it."""
+
 _SHARED_SCOPES = (QuotaScope.GLOBAL, QuotaScope.DEPLOYMENT)
 
 
@@ -147,4 +150,4 @@ def _milliseconds(at: datetime) -> int:
 def _limit(value: int | None, factor: float) -> int:
     if value is None:
         return NO_LIMIT
-    return max(1, round(value * factor)) if value else 0
+    return min(max(1, round(value * factor)), MOST) if value else 0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_wire.admission import NO_LIMIT, Prices
-from headrace_wire.quota_terms import admission_terms, period_of, quota_terms
+from headrace_wire.quota_terms import MOST, admission_terms, period_of, quota_terms
 from headrace_wire.snapshot import BudgetDuration, DeploymentConfig, QuotaConfig, QuotaScope, TenantConfig
 from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, api_key, simulated
 
@@ -98,6 +98,19 @@ def test_an_override_raises_limits_for_a_while() -> None:
     assert quota_terms(quota, tenant, NOW).rpm_limit == 25
     assert quota_terms(quota, tenant, NOW).soft_budget_micros == 5
     assert quota_terms(quota, tenant, NOW + timedelta(seconds=1)).rpm_limit == 10
+
+
+def test_a_limit_without_measure_is_one_that_can_be_counted_to() -> None:
+    quota = QuotaConfig(
+        id="q",
+        scope=QuotaScope.TENANT,
+        tenant_id=TENANT_A,
+        token_budget=2**63 - 1,
+        budget_duration=BudgetDuration.MONTH,
+        override_factor=9999.99,
+        override_until=NOW.timestamp() + 1,
+    )
+    assert quota_terms(quota, TenantConfig(id=TENANT_A, slug="x"), NOW).token_budget == MOST
 
 
 def test_tenants_that_share_a_budget_share_its_clock() -> None:
