@@ -41,8 +41,8 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
     """Returns gateway, worker, Celery worker and beat, in the order of their start. `environ` is common to all."""
     metrics = fresh_metrics_directory(environment.state_dir)
     django = {**environ, "PROMETHEUS_MULTIPROC_DIR": str(metrics)}
-    # Celery's answer to SIGTERM is to finish its tasks first, which needs the Redis that is gone when we were killed.
-    cold = signal.SIGQUIT
+    # Celery's answers to SIGTERM and SIGQUIT need the Redis that is gone when we were killed.
+    at_once = signal.SIGKILL
     python = sys.executable
     gateway = [python, "-m", "headrace.server", "--host", environment.host, "--port", str(environment.port)]
     gateway += ["--drain-deadline-seconds", str(DRAIN_SECONDS), "--drain-cut-notice-seconds", "1"]
@@ -67,7 +67,7 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
             command=[*celery, "worker", *_CELERY_OPTIONS],
             environ={**_CELERY_ENVIRON, **django},
             tier=WORKERS,
-            death_signal=cold,
+            death_signal=at_once,
         ),
         ProcessKind(
             name="beat",
