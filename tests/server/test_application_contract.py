@@ -36,7 +36,7 @@ async def test_an_application_that_fails_is_logged_and_answered(spawn: Spawn) ->
     async with gateway.connect() as client:
         await client.get("/v1/crash?late=1")
         assert b"begun" in await client.rest()
-    assert process.log.count("LookupError: The test application fails on purpose.") == 2
+    process.wait_for_line("LookupError: The test application fails on purpose.", times=2)
     assert await gateway.get("/hello")
 
 

@@ -72,18 +72,20 @@ class Process:
         with self._changed:
             return "\n".join(self._lines)
 
-    def wait_for_line(self, pattern: str, *, timeout: float = 30.0) -> re.Match[str]:
-        """Returns the first match of `pattern` in a line of its log, waiting for it.
+    def wait_for_line(self, pattern: str, *, times: int = 1, timeout: float = 30.0) -> re.Match[str]:
+        """Returns the first match of `pattern` in a line of its log, or the one of that number, waiting for it.
 
         Raises:
             ProcessFailedError: It ended, or `timeout` seconds went by, without such a line.
         """
-        wanted, seen, deadline = re.compile(pattern), 0, time.monotonic() + timeout
+        wanted, seen, found, deadline = re.compile(pattern), 0, 0, time.monotonic() + timeout
         with self._changed:
             while True:
                 for line in self._lines[seen:]:
                     seen += 1
-                    if match := wanted.search(line):
+                    match = wanted.search(line)
+                    found += match is not None
+                    if match and found == times:
                         return match
                 if self._eof or not self._changed.wait(deadline - time.monotonic()):
                     raise self._failure(f"no line like {pattern!r}")
