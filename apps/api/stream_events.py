@@ -130,7 +130,8 @@ async def _pump(
         await exchange.write(out or b": keep-alive\n\n", more=ended is None)
         if text:
             answer.sent_text()
-        gateway.credit.acknowledge(follower.stream_id, follower.position)
+        if follower.position > after:  # a cursor is only what the client says; attaching has counted what is true of it
+            gateway.credit.acknowledge(follower.stream_id, follower.position)
 
 
 def _events(writer: FrameWriter, answer: Answer, entries: list[AnyLogEntry], text: str, position: int) -> bytes:

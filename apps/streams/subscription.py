@@ -119,7 +119,7 @@ class Subscription:
         Raises:
             StreamGoneError: the log has expired under the reader.
             LogRolledBackError: what the reader has was logged anew, otherwise: by an owner that does not continue
-                exactly, or in other pieces.
+                exactly, or in other pieces; or the stream has ended before it.
             HeadraceError: the reader was interrupted (drain).
             redis.exceptions.RedisError: the log had to be read and Redis does not answer; call again.
         """
@@ -211,9 +211,11 @@ class Subscription:
         return entry.seq - isinstance(entry, Ended) > self.position
 
     def _contradicts(self, entry: AnyLogEntry) -> bool:
-        """Say whether the reader has something else, or a part of the entry, whose text cannot be cut."""
+        """Say whether the reader has something else, more than there is, or a part of the entry: no text can be cut."""
         if isinstance(entry, Started):
             self._is_exact = entry.is_exact
+        if isinstance(entry, Ended):
+            return entry.seq < self.position
         if not isinstance(entry, Delta) or entry.seq - entry.tokens >= self.position:
             return False
         is_of_another = not self._is_exact and 0 < self._had_under < entry.epoch
@@ -223,6 +225,10 @@ class Subscription:
         if ready:
             self.distrust()  # the next call comes back to it
             return ready
+        if isinstance(entry, Ended):
+            raise LogRolledBackError(
+                f"The stream has ended at position {entry.seq - 1}, before your cursor {self.position}."
+            )
         raise LogRolledBackError(
             f"What was sent up to position {self.position} was logged anew and may differ (the log has a piece that"
             f" ends at {entry.seq}): read the stream again from its beginning."

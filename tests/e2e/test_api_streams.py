@@ -86,6 +86,18 @@ def test_everything_delivered_is_no_content(http: httpx.Client) -> None:
     assert beyond.json()["error"]["code"] == "log_rolled_back"
 
 
+def test_a_cursor_beyond_a_running_stream_is_no_credit_and_no_clean_end(http: httpx.Client) -> None:
+    body = {"model": "slow", "messages": ASK, "max_tokens": 30, "stream": True, "ignore_eos": True}
+    with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        stream_id = answer.headers["x-headrace-stream-id"]
+        events = events_of(http, stream_id, params={"after": 100_000})
+        assert any(line == "data: [DONE]" for line in answer.iter_lines())
+    assert http.get(f"/v1/streams/{stream_id}").json()["credit"] < 1000
+    last = events[-1].data
+    assert last is not None
+    assert last["error"]["code"] == "log_rolled_back"
+
+
 @pytest.mark.parametrize("after", ["-1", "x", "1e3", "9" * 30])
 def test_a_bad_cursor_is_refused(http: httpx.Client, after: str) -> None:
     answer = http.get(f"/v1/streams/{finished_stream(http)}/events", params={"after": after})

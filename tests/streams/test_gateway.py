@@ -270,6 +270,21 @@ async def test_a_cursor_beyond_the_tail_waits_only_for_an_owner(gateway: Gateway
     subscription.close()
 
 
+async def test_a_stream_that_ends_before_its_readers_cursor_is_no_clean_end(gateway: Gateway) -> None:
+    stream_id = new_stream_id()
+    await admit(gateway, stream_id)
+    (claimed,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
+    await gateway.token_log.append([Append(Delta(stream_id, claimed.epoch, 2, 2, "ab"), [1, 2])])
+    subscription, _ = await stream_attach(gateway=gateway, caller=caller(gateway), stream_id=stream_id, after=9)
+    reading = asyncio.create_task(subscription.next())
+    end = Ended(stream_id, claimed.epoch, 3, StreamState.FINISHED, FinishReason.STOP, None, Usage(1, 2), Timings())
+    await gateway.token_log.append([Append(end, log_ttl_seconds=60)])
+    await gateway.token_log.publish([end])
+    with pytest.raises(LogRolledBackError):
+        await asyncio.wait_for(reading, 10)
+    subscription.close()
+
+
 async def test_a_lost_lease_gives_a_new_name_and_loses_no_reader(gateway: Gateway) -> None:
     stream_id = new_stream_id()
     await admit(gateway, stream_id)
