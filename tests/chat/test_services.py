@@ -248,7 +248,7 @@ def test_title_always_fits(text: str) -> None:
     assert 0 < len(title_from(text)) <= TITLE_LENGTH
 
 
-@pytest.mark.parametrize("title", ["", "   ", "x" * (TITLE_LENGTH + 1)])
+@pytest.mark.parametrize("title", ["", "   ", " \0 ", "x" * (TITLE_LENGTH + 1)])
 def test_title_is_neither_empty_nor_long(membership: Membership, title: str) -> None:
     conversation_id = send(membership).answer.conversation_id
     with pytest.raises(InvalidRequestError):

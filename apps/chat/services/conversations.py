@@ -32,7 +32,7 @@ def conversation_rename(*, membership: Membership, conversation_id: UUID, title:
         ConversationNotFoundError: There is none, or it is somebody else's.
         InvalidRequestError: The title is empty or too long.
     """
-    title = " ".join(title.split())
+    title = " ".join(title.replace("\x00", "").split())  # PostgreSQL stores no NUL
     if not title or len(title) > TITLE_LENGTH:
         raise InvalidRequestError(f"A title has 1 to {TITLE_LENGTH} characters.", param="title")
     conversation = conversation_get(membership=membership, conversation_id=conversation_id, lock=True)
