@@ -5,13 +5,12 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from apps.deployments.prices import from_micros, money_text
 from apps.quotas.enums import Priority
 from apps.quotas.live import Appraisal, QuotaState, lanes_waiting, request_appraise
 from apps.quotas.models import Quota
 from headrace_wire.admission import RefusalKind
 from headrace_wire.snapshot import ConfigSnapshot
-
-_MICROS = 1_000_000
 
 
 def uses_told(state: QuotaState) -> list[str]:
@@ -94,4 +93,4 @@ def _numbers(used: int, limit: int) -> dict[str, str]:
 
 
 def _money(used: int, limit: int) -> dict[str, str]:
-    return {"used": f"{used / _MICROS:,.2f}", "limit": f"{limit / _MICROS:,.2f}"}
+    return {"used": money_text(from_micros(used)), "limit": money_text(from_micros(limit))}

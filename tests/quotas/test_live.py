@@ -89,6 +89,16 @@ def test_the_quotas_page_shows_what_is_used(admin_client: Client, quota: Quota, 
     assert "0 of 3 running, 0 waiting" in text
 
 
+def test_small_money_is_told_to_its_last_digit(
+    admin_client: Client, quota: Quota, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+) -> None:
+    quota.max_budget = Decimal("0.0015")
+    with django_capture_on_commit_callbacks(execute=True):
+        quota_update(quota=quota)
+    page = reverse("admin:quotas_quota_change", args=[quota.pk])
+    assert "0 of 0.0015 spent" in admin_client.get(page).content.decode()
+
+
 def test_a_simulated_request_gets_what_a_real_one_would_and_counts_nothing(
     admin_client: Client, tenant: Tenant, deployment: ModelDeployment, admit: Callable[[], Verdict], live_redis: Redis
 ) -> None:
