@@ -81,6 +81,11 @@ def waiting_key(deployment: str) -> str:
     return waiting_prefix() + deployment
 
 
+def parked_here_key(deployment: str) -> str:
+    """Those of `waiting_key` that wait for a slot of a quota. Owner: the Redis functions. SET of stream ids."""
+    return f"{CONTROL_TAG}:parked-here:{deployment}"
+
+
 def lane_key(band: int, tenant_id: str, deployment: str) -> str:
     """A tenant's new streams, in order. Owner: the Redis functions. LIST of stream ids."""
     return f"{CONTROL_TAG}:lane:{band}:{tenant_id}:{deployment}"

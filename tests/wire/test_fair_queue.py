@@ -195,6 +195,39 @@ async def test_parked_thousands_do_not_hold_a_claim_up_nor_others_back(wire: Wir
     assert other in seen
 
 
+async def test_no_tenant_takes_all_places_of_a_queue(wire: Wire) -> None:
+    async def fill(tenant: str) -> int:
+        for count in range(100):
+            request = GenerateRequest(new_stream_id(), tenant, "m", SamplingParams(max_tokens=8), "salt")
+            terms = AdmissionTerms(1, 8)
+            call = wire.queue.admit_call(request, queue_limit=20, queue_timeout_seconds=60, terms=terms)
+            answer = wire.queue.parse_admission(await wire.functions.call(*call))
+            if answer.verdict is Verdict.FULL:
+                return count
+        return 100
+
+    assert await fill("flood") == 15
+    assert await fill("flood") == 0
+    assert await fill("another") > 0
+    assert await fill("third") > 0
+
+
+async def test_who_waits_for_his_own_requests_takes_nobodys_place(wire: Wire) -> None:
+    for _ in range(15):
+        await admit(wire, "t", ONE_AT_A_TIME)
+    (running,) = await claim(wire, 10)
+    request = GenerateRequest(new_stream_id(), "other", "m", SamplingParams(max_tokens=8), "salt")
+    call = wire.queue.admit_call(request, queue_limit=1, queue_timeout_seconds=60, terms=AdmissionTerms(1, 8))
+    assert wire.queue.parse_admission(await wire.functions.call(*call)).verdict is Verdict.QUEUED
+    mine = GenerateRequest(new_stream_id(), "t", "m", SamplingParams(max_tokens=8), "salt")
+    terms = AdmissionTerms(1, 8, quotas=(ONE_AT_A_TIME,))
+    call = wire.queue.admit_call(mine, queue_limit=14, queue_timeout_seconds=60, terms=terms)
+    answer = wire.queue.parse_admission(await wire.functions.call(*call))
+    assert (answer.verdict, answer.position, answer.is_own_queue) == (Verdict.FULL, 14, True)
+    await finish(wire, running)
+    assert await wire.redis.scard(redis_keys.parked_here_key("m")) == 13
+
+
 # ---- waiting
 
 
@@ -308,4 +341,4 @@ async def test_whatever_happens_slots_and_places_add_up(wire: Wire, seed: int) -
     await lives.drain()
     left: Any = await wire.redis.keys("*")
     kinds = {key.decode().split(":")[1] for key in left}
-    assert not kinds & {"slots", "parked", "lane", "band", "waiting", "deadlines"}
+    assert not kinds & {"slots", "parked", "lane", "band", "waiting", "deadlines", "parked-here"}

@@ -247,10 +247,12 @@ async def _admit(
             retry_after_seconds=1.0,
         ) from error
     if admission.verdict is Verdict.FULL:
-        raise ServerOverloadedError(
-            f"All {admission.position} places in the queue of `{deployment.name}` are taken; try again later.",
-            retry_after_seconds=5.0,
+        taken = (
+            f"{admission.position} of your requests wait for `{deployment.name}`, as many as may"
+            if admission.is_own_queue
+            else f"All {admission.position} places in the queue of `{deployment.name}` are taken"
         )
+        raise ServerOverloadedError(f"{taken}; try again later.", retry_after_seconds=5.0)
     if admission.refusal is not None:
         quota = next((quota for quota in gateway.config.quotas if quota.id == admission.refusal.quota_id), None)
         tokens = terms.prompt_tokens + terms.max_tokens

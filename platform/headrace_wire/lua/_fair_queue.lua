@@ -13,7 +13,10 @@ local INPUT_WEIGHT, OUTPUT_WEIGHT = 1, 2
 local AGING = 8
 -- How many streams beyond the wanted ones a claim looks at, so that a claim among thousands of parked ones stays short.
 local LOOKS = 64
-local PACE_SHARE, MEAN_SHARE = 0.05, 0.05
+-- A tenant may have so many times what is free in a queue: one alone three quarters of it, and there is always room for others
+-- (dynamic thresholds: Choudhury and Hahne, 1998).
+local SHARE_OF_FREE = 3
+local PACE_SHARE, MEAN_SHARE = 0.1, 0.05
 -- Lanes that are looked at to say where somebody stands; of more, every n-th stands for n.
 local LANES_SEEN = 16
 local PACE_SAMPLES = 5
@@ -27,6 +30,7 @@ local function fair_keys(queue_key)
     deadlines = tag .. ':deadlines',
     bell = tag .. ':bell:' .. deployment,
     waiting = tag .. ':waiting:' .. deployment,
+    parked_here = tag .. ':parked-here:' .. deployment,
     pace = tag .. ':pace:' .. deployment,
     band = function(band) return tag .. ':band:' .. band .. ':' .. deployment end,
     served = function(band) return tag .. ':served:' .. band .. ':' .. deployment end,
@@ -125,6 +129,7 @@ local function unpark(record_prefix, k0, id)
   if f[1] ~= 'queued' or not f[6] then return false end
   redis.call('HDEL', record, 'parked')
   local k = fair_keys(k0.of(f[2]))
+  redis.call('SREM', k.parked_here, id)
   if f[3] ~= '0' then
     redis.call('LPUSH', k.queue, id)
   else
@@ -172,6 +177,7 @@ local function slots_take(record_prefix, k, id, packed, was_served)
   for _, cap in ipairs(caps) do
     if redis.call('SCARD', k.slots(cap[1])) >= cap[2] then
       redis.call('HSET', record, 'parked', cap[1])
+      redis.call('SADD', k.parked_here, id)
       redis.call(was_served and 'LPUSH' or 'RPUSH', k.parked(cap[1]), id)
       slots_decline(record_prefix, k, caps, cap[1])
       return false
@@ -209,6 +215,20 @@ local function enqueue_new(record_prefix, k, id, tenant, band, deadline)
   ring(k)
 end
 
+-- Say whether a queue of `limit` places has none for one more of a tenant's: {how many wait, 1 if it is the tenant who has too
+-- many} or nil. Who waits for his own parallel requests is in nobody's way, and has as many places again for each quota.
+local function queue_full(k, tenant, caps, limit)
+  for _, cap in ipairs(caps) do
+    local parked = redis.call('LLEN', k.parked(cap[1]))
+    if parked >= limit then return { parked, 1 } end
+  end
+  local waiting, own = redis.call('SCARD', k.waiting) - redis.call('SCARD', k.parked_here), 0
+  if waiting >= limit then return { waiting, 0 } end
+  for band = 0, BANDS - 1 do own = own + redis.call('LLEN', k.lane(band, tenant)) end
+  if own >= SHARE_OF_FREE * (limit - waiting) then return { own, 1 } end
+  return nil
+end
+
 -- Take a waiting stream out of whatever it waits in.
 local function withdraw(record_prefix, k, id)
   local record = record_prefix .. id
@@ -217,6 +237,7 @@ local function withdraw(record_prefix, k, id)
   redis.call('ZREM', k.deadlines, id)
   if f[3] then
     redis.call('LREM', k.parked(f[3]), 1, id)
+    redis.call('SREM', k.parked_here, id)
     redis.call('HDEL', record, 'parked')
   elseif redis.call('LREM', k.queue, 1, id) == 0 then
     local band = tonumber(f[2]) or 1

@@ -4,7 +4,7 @@
 --       7 record TTL while alive (ms) · 8 log TTL after the end (ms) · 9 window, and credit to start with (0: no limit)
 --       10 AdmissionTerms (msgpack) · 11 value of the idempotency key · 12 its TTL (ms)
 -- Returns {verdict, ...}, and nothing was changed unless it is 'queued':
---       'queued', position (1: next), rates, claims it waits for, their pace as `places` gives it · 'full', how many wait · 'known' (a repeated call) ·
+--       'queued', position (1: next), rates, claims it waits for, their pace as `places` gives it · 'full', how many wait, 1 if they are the tenant's own · 'known' (a repeated call) ·
 --       'duplicate', the idempotency key's value when another stream has that key ·
 --       'refused', kind, quota id, retry after (ms, -1: never), rates.
 --       rates: {limit, remaining, reset (ms)} of requests and of tokens per minute, the tightest of each, -1 where none.
@@ -14,23 +14,22 @@ define('admit', function(keys, args)
   local other = keys[5] and redis.call('GET', keys[5])
   if other then return { 'duplicate', other } end
   local k = fair_keys(keys[2])
-  local waiting = redis.call('SCARD', k.waiting)
-  if waiting >= tonumber(args[5]) then return { 'full', waiting } end
-  local now = now_ms()
-  local terms = cmsgpack.unpack(args[10])
+  local now, terms, caps = now_ms(), cmsgpack.unpack(args[10]), {}
+  for _, q in ipairs(terms[5]) do
+    if q[4] ~= NONE then caps[#caps + 1] = { q[1], q[4] } end
+  end
+  local full = queue_full(k, tenant, caps, tonumber(args[5]))
+  if full then return { 'full', full[1], full[2] } end
   local refusal, writes, rates = quotas_check(terms, keys[3], keys[4], now)
   if refusal then return { 'refused', refusal[1], refusal[2], int(refusal[3]), rates } end
 
   if keys[5] then redis.call('SET', keys[5], args[11], 'PX', args[12]) end
-  local deadline, band, caps = now + tonumber(args[6]), terms[6], {}
+  local deadline, band = now + tonumber(args[6]), terms[6]
   redis.call('HSET', record, 'tenant', tenant, 'deployment', args[3], 'request', args[4], 'epoch', '0',
     'admitted_ms', int(now), 'deadline_ms', int(deadline), 'attempts', '0', 'log_ttl_ms', args[8], 'credit', args[9],
     'window', args[9],
     'reserved', quotas_reserve(terms, writes, now), 'band', band, 'weight', terms[7], 'prompt', terms[1])
   redis.call('PEXPIRE', record, args[7])
-  for _, q in ipairs(terms[5]) do
-    if q[4] ~= NONE then caps[#caps + 1] = { q[1], q[4] } end
-  end
   if #caps > 0 then redis.call('HSET', record, 'caps', cmsgpack.pack(caps)) end
   enqueue_new(keys[1], k, id, tenant, band, deadline)
   local index = redis.call('LLEN', k.lane(band, tenant))

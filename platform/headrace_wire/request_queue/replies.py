@@ -63,6 +63,8 @@ class Admission(Struct, frozen=True):
     duplicate_created_at: int = 0
     duplicate_body: str = ""
     """Digest of the body that it was started with."""
+    is_own_queue: bool = False
+    """FULL because of what the tenant itself has waiting."""
     refusal: Refusal | None = None
     rates: Rates = Rates()
     place: Place | None = None
@@ -173,7 +175,9 @@ def admission(reply: Reply) -> Admission:
     if verdict is Verdict.QUEUED:
         position, rates, *pace = rest
         return Admission(verdict, position, rates=_rates(rates), place=place([position, 0, 0, 0, *pace]))
-    return Admission(verdict, int(rest[0]) if rest else 0)
+    if verdict is Verdict.FULL:
+        return Admission(verdict, int(rest[0]), is_own_queue=bool(rest[1]))
+    return Admission(verdict)
 
 
 def _rates(reply: Reply) -> Rates:
