@@ -147,8 +147,10 @@ async def check_nothing_left(bench: EngineBench) -> None:
 
 
 def engine_processes() -> list[psutil.Process]:
-    """Return the processes that engines of this test process run in."""
-    return [child for child in psutil.Process().children(recursive=True) if "EngineCore" in child.name()]
+    """Return the processes that engines of this test process run in, and not those of workers that it has started."""
+    own = [child for child in psutil.Process().children() if "--deployment" not in child.cmdline()]
+    family = [*own, *(descendant for child in own for descendant in child.children(recursive=True))]
+    return [process for process in family if "EngineCore" in process.name()]
 
 
 def contract_deployment(kind: str, tiny_model: Callable[[], Path]) -> DeploymentConfig:
