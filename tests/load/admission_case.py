@@ -39,6 +39,8 @@ from tests.support.snapshots import KEY_B
 MODEL = "fair"
 WORKER = "worker-bench"
 MINUTE_BUDGET = 10**9
+MOST_WAITING = 900
+"""Requests of the greedy tenant at a time: below what one gateway serves at once."""
 Progress = Callable[[str], None]
 
 
@@ -204,16 +206,20 @@ async def _neighbours(load: AdmissionLoad, stack: BenchStack, decisions: list[De
 
 async def _beside(load: AdmissionLoad, stack: BenchStack, *, per_second: float) -> Spread:
     """Returns the modest tenant's TTFT while another one asks `per_second` times a second."""
-    asking: set[asyncio.Task[None]] = set()
+    asked: list[asyncio.Task[None]] = []
+    waiting: set[asyncio.Task[None]] = set()
     until = time.perf_counter() + load.seconds
     modest = asyncio.create_task(_modest(stack, until))
     chance = random.Random(5)
     while time.perf_counter() < until:
-        task = asyncio.create_task(_one(load, stack))
-        asking.add(task)
+        if len(waiting) < MOST_WAITING:
+            task = asyncio.create_task(_one(load, stack))
+            asked.append(task)
+            waiting.add(task)
+            task.add_done_callback(waiting.discard)
         await asyncio.sleep(chance.expovariate(per_second))
     ttfts = await modest
-    await asyncio.gather(*asking)
+    await asyncio.gather(*asked)
     return Spread.of_seconds(ttfts)
 
 
