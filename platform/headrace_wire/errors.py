@@ -120,6 +120,13 @@ class StreamCancelledError(ClientError):
     should_retry = False
 
 
+class ContentFilterError(ClientError):
+    """A guardrail blocks the request."""
+
+    code = "content_filter"
+    should_retry = False
+
+
 class IdempotencyMismatchError(ClientError):
     """An `Idempotency-Key` came again with another body."""
 

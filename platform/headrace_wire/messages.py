@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from headrace_wire.guard_policy import GuardTerms
+
 
 class StreamState(StrEnum):
     """Where a stream is. The last four are terminal."""
@@ -122,6 +124,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     log_ttl_seconds: int = 3600
     ttft_timeout_seconds: float = 120.0
     inter_token_timeout_seconds: float = 60.0
+    guard: GuardTerms | None = None
+    """Guardrails that apply, possibly none. A request that does not say is refused by the worker."""
 
 
 # ---- the token log
@@ -152,6 +156,16 @@ class StreamError(Struct, frozen=True, array_like=True):
     param: str | None = None
     """The request's field that is wrong."""
     retry_after_seconds: float | None = None
+
+
+class Replacement(Struct, frozen=True, array_like=True):
+    """What a guardrail put in the place of an answer, or of the rest of it."""
+
+    text: str
+    retract_from: int | None = None
+    """Everything after this position is void, where the reader may have had some of it (`stream_first`)."""
+    keep_characters: int = 0
+    """Code points of the answer's text that stay, where something is retracted."""
 
 
 class LogEntry(Struct, frozen=True, array_like=True):
@@ -194,6 +208,8 @@ class Ended(LogEntry, frozen=True, array_like=True, tag="e"):
     usage: Usage
     timings: Timings
     error: StreamError | None = None
+    replacement: Replacement | None = None
+    """Of a stream that was `replaced`: retract, then this text, then the end, all in one entry."""
 
 
 AnyLogEntry = Opened | Started | Delta | Ended

@@ -327,3 +327,24 @@ def model_assets_key(fingerprint: str) -> str:
     Owner: workers. STRING, msgpack `ModelAssets`, TTL 7 days, refreshed by every registration.
     """
     return f"{CONTROL_TAG}:model:{fingerprint}"
+
+
+# ---- guardrails
+
+
+def guard_policy_key(digest: str) -> str:
+    """One version of a guardrail policy.
+
+    Owner: the control plane. STRING, msgpack `GuardPolicy`, named by its content; TTL 30 days, set anew by every
+    publication while it applies somewhere.
+    """
+    return f"{CONTROL_TAG}:guard:{digest}"
+
+
+def interventions_key() -> str:
+    """What guardrails did and the database does not know yet.
+
+    Owner: gateways and workers write, a Celery task reads with a consumer group. STREAM, field `d` = msgpack
+    `Intervention`, at most ~100,000.
+    """
+    return f"{CONTROL_TAG}:interventions"

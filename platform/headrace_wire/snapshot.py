@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from headrace_wire.guard_policy import ExcerptRetention, GuardAttachment
 from headrace_wire.messages import Inexact
 
 
@@ -85,6 +86,8 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A client that takes nothing for this long is disconnected (its stream then follows `detached_policy`)."""
     continue_inexactly: frozenset[str] = frozenset(Inexact)
     """Values of `messages.Inexact`: where an answer goes on elsewhere although not as it would have."""
+    intervention_excerpts: ExcerptRetention = ExcerptRetention.REDACTED
+    """What the record of a guardrail's intervention keeps of the text."""
     weight: int = 1
     """Share in a fair queue beside other tenants of the same band, 1 to 100."""
     priority: int = 1
@@ -185,6 +188,7 @@ class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: list[ApiKeyConfig] = []
     deployments: list[DeploymentConfig] = []
     quotas: list[QuotaConfig] = []
+    guardrails: list[GuardAttachment] = []
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
