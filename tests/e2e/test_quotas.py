@@ -28,6 +28,8 @@ ASK: list[Any] = [{"role": "user", "content": "hello"}]
 TOKENS = 8
 LONG = 200
 """Tokens; below the window, so that an answer ends though nobody reads it."""
+REAPED_WITHIN_MS = 5_000
+"""After a lease has ended. Gateways look every half second; a busy machine may keep them from it."""
 MONTH = BudgetDuration.MONTH
 CASES: dict[str, dict[str, Any]] = {
     "requests": {"rpm_limit": 1},
@@ -225,5 +227,24 @@ async def strike_in_mid_answer(stack: FaultStack, client: httpx.AsyncClient, mem
                 if '"content"' in line and member.is_up:
                     await asyncio.to_thread(member.kill)
                     break
+    if member in stack.workers:
+        async with Redis.from_url(stack.redis_url) as redis:
+            await slot_comes_back(redis, stream_id, *member.incarnations)
     await stack.wait_until_whole()
     return stream_id
+
+
+async def slot_comes_back(redis: Redis, stream_id: str, owner: str) -> None:
+    """Return when a dead owner's stream has left its slot: with the end of the lease, and not before."""
+    ends: Any = await redis.zscore(redis_keys.incarnations_key(), owner)
+    assert await redis.sismember(redis_keys.slots_key("parallel"), stream_id)
+    while await redis.sismember(redis_keys.slots_key("parallel"), stream_id):
+        assert await milliseconds(redis) < ends + REAPED_WITHIN_MS, "a slot is kept that nobody uses"
+        await asyncio.sleep(0.02)
+    assert await milliseconds(redis) >= ends, "it was taken while its owner might have lived"
+
+
+async def milliseconds(redis: Redis) -> int:
+    """Return the time by Redis' clock, which leases go by."""
+    now: Any = await redis.time()
+    return int(now[0]) * 1000 + int(now[1]) // 1000
