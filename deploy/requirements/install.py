@@ -58,6 +58,7 @@ def _install_project(label: str) -> None:
 TORCH_FILE = REQUIREMENTS / "torch-cpu.txt"
 PARTS = {
     "gateway": locked("gateway"),
+    "guard-models": locked("guard-models"),
     "torch-cpu": Part((TORCH_FILE,), _install_torch),
     "engine-cpu": locked("engine-cpu"),
     "engine-gpu": locked("engine-gpu"),
@@ -65,7 +66,7 @@ PARTS = {
     "examples": locked("examples"),
     "headrace": Part((ROOT / "pyproject.toml",), _install_project),
 }
-COMES_WITH = {"engine-cpu": ("torch-cpu",), "gateway": ("headrace",)}
+COMES_WITH = {"engine-cpu": ("torch-cpu",), "gateway": ("guard-models", "headrace")}
 
 
 def wanted_parts(names: list[str]) -> list[str]:

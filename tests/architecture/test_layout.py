@@ -131,7 +131,7 @@ def test_requirement_files_name_no_machine_and_no_registry() -> None:
 
 def test_locked_versions_agree_where_they_share_an_environment() -> None:
     versions: dict[str, set[str]] = {}
-    for name in ("gateway", "dev", "examples", "engine-cpu"):
+    for name in ("gateway", "guard-models", "dev", "examples", "engine-cpu"):
         for line in (REPOSITORY_ROOT / "deploy" / "requirements" / f"{name}.txt").read_text("utf-8").splitlines():
             if line[:1].isalnum():
                 package, _, version = line.removesuffix("\\").strip().partition("==")
