@@ -22,8 +22,6 @@ class Window(Struct, frozen=True):
     end: int
     tokens_end: int
     """Position of its last token."""
-    is_last: bool
-    """The answer ends with it."""
 
 
 class _Piece(Struct, frozen=True):
@@ -97,7 +95,7 @@ class Windows:
         if not text:
             self.skip(self._characters)
             return None
-        self._under_way = Window(text, self.passed_characters, self._characters, self._tokens, self._is_complete)
+        self._under_way = Window(text, self.passed_characters, self._characters, self._tokens)
         return self._under_way
 
     def passed(self) -> str:
@@ -105,7 +103,8 @@ class Windows:
         window, self._under_way = self._under_way, None
         if window is None:
             return ""
-        until = window.tokens_end - (0 if window.is_last else self._context_size)
+        is_end = self._is_complete and self._tokens == window.tokens_end
+        until = window.tokens_end - (0 if is_end else self._context_size)
         released: list[str] = []
         while self._pieces and self._pieces[0].tokens_end <= until and self._pieces[0].end <= window.end:
             piece = self._pieces.popleft()

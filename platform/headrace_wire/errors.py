@@ -172,6 +172,14 @@ class ServerError(HeadraceError):
     """We failed; the same request may work later."""
 
 
+class GuardrailUnavailableError(ServerError):
+    """A guardrail cannot be read, or did not judge in time; nothing passes unjudged."""
+
+    code = "guardrail_unavailable"
+    http_status = 503
+    ws_close_code = 1013
+
+
 class ServerOverloadedError(ServerError):
     """The queue is full or nobody took the request before its deadline."""
 

@@ -199,6 +199,8 @@ class GuardTerms(Struct, frozen=True, omit_defaults=True):
     input_text: str = ""
     """What window rules for the input are to judge; empty where no policy has one."""
     excerpts: ExcerptRetention = ExcerptRetention.REDACTED
+    answer: str | None = None
+    """The request was blocked, and this is to stand in the place of an answer; nothing is generated."""
 
 
 class GuardAttachment(Struct, frozen=True, kw_only=True, omit_defaults=True):

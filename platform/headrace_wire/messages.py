@@ -146,6 +146,7 @@ class Timings(Struct, frozen=True, array_like=True):
     queue_time: float = 0.0
     prefill_time: float = 0.0
     decode_time: float = 0.0
+    guard_time: float = 0.0
 
 
 class StreamError(Struct, frozen=True, array_like=True):
@@ -166,6 +167,10 @@ class Replacement(Struct, frozen=True, array_like=True):
     """Everything after this position is void, where the reader may have had some of it (`stream_first`)."""
     keep_characters: int = 0
     """Code points of the answer's text that stay, where something is retracted."""
+
+    def applied_to(self, text: str) -> str:
+        """Return what an answer becomes by it."""
+        return (text if self.retract_from is None else text[: self.keep_characters]) + self.text
 
 
 class LogEntry(Struct, frozen=True, array_like=True):
