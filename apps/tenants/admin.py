@@ -76,7 +76,7 @@ class TenantAdmin(ServiceAdmin):
                 ),
             },
         ),
-        (_("Retention"), {"fields": [("log_retention_seconds", "retention_days")]}),
+        (_("Retention"), {"fields": [("log_retention_seconds", "retention_days"), "intervention_excerpts"]}),
         (_("Notices"), {"fields": ["webhook_url"]}),
         (_("Record"), {"fields": [("id", "created_at", "updated_at")], "classes": ["collapse"]}),
     ]

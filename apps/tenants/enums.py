@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from headrace_wire import snapshot
+from headrace_wire import guard_policy, snapshot
 from headrace_wire.messages import Inexact
 
 
@@ -27,6 +27,15 @@ INEXACT_FIELDS = {
     Inexact.SAMPLING: "inexact_sampling",
 }
 """The field of `Tenant` that holds the policy for each reason."""
+
+
+class ExcerptRetention(models.TextChoices):
+    """What the record of a guardrail's intervention keeps of the text."""
+
+    NONE = guard_policy.ExcerptRetention.NONE, "Nothing"
+    HASH = guard_policy.ExcerptRetention.HASH, "A hash, to recognise the same text"
+    REDACTED = guard_policy.ExcerptRetention.REDACTED, "First and last character, and the length"
+    FULL = guard_policy.ExcerptRetention.FULL, "The text that was found"
 
 
 class MemberRole(models.TextChoices):
@@ -61,3 +70,11 @@ class AuditAction(models.TextChoices):
     PLAN_CREATED = "plan.created", "Plan created"
     PLAN_CHANGED = "plan.changed", "Plan changed"
     PLAN_DELETED = "plan.deleted", "Plan deleted"
+    GUARDRAIL_CREATED = "guardrail.created", "Guardrail policy created"
+    GUARDRAIL_CHANGED = "guardrail.changed", "Guardrail policy changed"
+    GUARDRAIL_PUBLISHED = "guardrail.published", "Guardrail policy's mode changed"
+    GUARDRAIL_ROLLED_BACK = "guardrail.rolled_back", "Guardrail policy rolled back"
+    GUARDRAIL_ATTACHED = "guardrail.attached", "Guardrail policy attached"
+    GUARDRAIL_DETACHED = "guardrail.detached", "Guardrail policy detached"
+    GUARDRAIL_DELETED = "guardrail.deleted", "Guardrail policy deleted"
+    INTERVENTION_MARKED = "intervention.marked", "Intervention marked"

@@ -11,7 +11,14 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from django_prometheus.models import ExportModelOperationsMixin
 
-from apps.tenants.enums import INEXACT_FIELDS, AuditAction, DetachedPolicy, InexactPolicy, MemberRole
+from apps.tenants.enums import (
+    INEXACT_FIELDS,
+    AuditAction,
+    DetachedPolicy,
+    ExcerptRetention,
+    InexactPolicy,
+    MemberRole,
+)
 from apps.tenants.managers import TenantManager
 
 
@@ -95,6 +102,13 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
         default=InexactPolicy.CONTINUE,
         help_text=_("Sampled answers of engines that do not draw by seed and position (speculative decoding)."),
     )
+    intervention_excerpts = models.CharField(
+        _("excerpts of interventions"),
+        max_length=16,
+        choices=ExcerptRetention,
+        default=ExcerptRetention.REDACTED,
+        help_text=_("What is kept of a text in which a guardrail found something."),
+    )
     plan = models.ForeignKey(
         "quotas.Plan",
         on_delete=models.PROTECT,
@@ -128,6 +142,10 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
             models.CheckConstraint(
                 condition=models.Q(**{f"{name}__in": InexactPolicy.values for name in INEXACT_FIELDS.values()}),
                 name="tenant_inexact_policies_known",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(intervention_excerpts__in=ExcerptRetention.values),
+                name="tenant_intervention_excerpts_known",
             ),
         ]
 

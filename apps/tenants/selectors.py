@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 
 from apps.tenants.enums import INEXACT_FIELDS, InexactPolicy
 from apps.tenants.models import Membership, Tenant
+from headrace_wire.guard_policy import ExcerptRetention
 from headrace_wire.snapshot import DetachedPolicy, TenantConfig
 
 
@@ -70,6 +71,7 @@ def tenant_configs() -> list[TenantConfig]:
             continue_inexactly=frozenset(
                 kind for kind, name in INEXACT_FIELDS.items() if getattr(tenant, name) == InexactPolicy.CONTINUE
             ),
+            intervention_excerpts=ExcerptRetention(tenant.intervention_excerpts),
             **_plan_fields(tenant),
         )
         for tenant in Tenant.objects.select_related("plan").order_by("pk")

@@ -20,8 +20,10 @@ from headrace_wire.snapshot import ConfigSnapshot, decode_snapshot, encode_snaps
 logger = structlog.get_logger(__name__)
 
 Section = Callable[[], list[Any]]
+Prepare = Callable[[ConfigSnapshot], None]
 
 _sections: dict[str, Section] = {}
+_preparations: list[Prepare] = []
 
 
 class _Pending(threading.local):
@@ -33,9 +35,14 @@ class _Pending(threading.local):
 _pending = _Pending()
 
 
-def section_register(name: str, build: Section) -> None:
-    """Puts a section into every snapshot: a field of `ConfigSnapshot`, and what reads its rows from the database."""
+def section_register(name: str, build: Section, *, prepare: Prepare | None = None) -> None:
+    """Puts a section into every snapshot: a field of `ConfigSnapshot`, and what reads its rows from the database.
+
+    `prepare` brings to Redis what a snapshot only names, before it is stored; it is called again while it is current.
+    """
     _sections[name] = build
+    if prepare is not None:
+        _preparations.append(prepare)
 
 
 def snapshot_build(*, version: int) -> ConfigSnapshot:
@@ -50,7 +57,9 @@ def snapshot_publish() -> int | None:
         redis.exceptions.RedisError: Redis does not answer.
     """
     version = int(call_function("snapshot_version", [redis_keys.snapshot_version_key()], []))
-    data = encode_snapshot(snapshot_build(version=version))
+    snapshot = snapshot_build(version=version)
+    _prepare(snapshot)
+    data = encode_snapshot(snapshot)
     stored = call_function(
         "snapshot_store", [redis_keys.snapshot_key()], [version, data, redis_keys.snapshot_channel()]
     )
@@ -85,14 +94,23 @@ def snapshot_ensure() -> int | None:
         redis.exceptions.RedisError: Redis does not answer.
     """
     data = redis_client().hget(redis_keys.snapshot_key(), "data")
-    if isinstance(data, bytes) and _is_current(data):
-        return None
-    return snapshot_publish()
+    current = _current(data) if isinstance(data, bytes) else None
+    if current is None:
+        return snapshot_publish()
+    _prepare(current)
+    return None
 
 
-def _is_current(data: bytes) -> bool:
+def _prepare(snapshot: ConfigSnapshot) -> None:
+    for prepare in _preparations:
+        prepare(snapshot)
+
+
+def _current(data: bytes) -> ConfigSnapshot | None:
+    """Returns the snapshot if the database says the same."""
     try:
         version = decode_snapshot(data).version
     except msgspec.DecodeError:
-        return False
-    return encode_snapshot(snapshot_build(version=version)) == data
+        return None
+    snapshot = snapshot_build(version=version)
+    return snapshot if encode_snapshot(snapshot) == data else None

@@ -35,6 +35,7 @@ def tenant_form(**changes: Any) -> dict[str, Any]:
         "inexact_penalties": "continue",
         "inexact_precision": "continue",
         "inexact_sampling": "continue",
+        "intervention_excerpts": "redacted",
         "memberships-TOTAL_FORMS": "0",
         "memberships-INITIAL_FORMS": "0",
     }

@@ -6,9 +6,10 @@ from apps.accounts.models import User
 from apps.quotas.models import Plan
 from apps.quotas.services import plan_create
 from apps.tenants import selectors, services
-from apps.tenants.enums import AuditAction, InexactPolicy, MemberRole
+from apps.tenants.enums import AuditAction, ExcerptRetention, InexactPolicy, MemberRole
 from apps.tenants.managers import UnscopedQueryError
 from apps.tenants.models import AuditEvent, Membership, Tenant
+from headrace_wire import guard_policy as wire
 from headrace_wire.messages import Inexact
 from headrace_wire.snapshot import DetachedPolicy, TenantConfig
 
@@ -159,7 +160,9 @@ def test_snapshot_section(tenant: Tenant) -> None:
     assert selectors.tenant_configs() == [TenantConfig(id=tenant.id.hex, slug="acme", name="Acme")]
     tenant.is_active = False
     tenant.inexact_penalties = InexactPolicy.FAIL
+    tenant.intervention_excerpts = ExcerptRetention.FULL
     services.tenant_update(tenant=tenant)
     config = selectors.tenant_configs()[0]
     assert not config.active
     assert config.continue_inexactly == {Inexact.PRECISION, Inexact.SAMPLING}
+    assert config.intervention_excerpts is wire.ExcerptRetention.FULL

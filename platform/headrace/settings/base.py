@@ -35,6 +35,7 @@ INSTALLED_APPS = [
     "apps.deployments",
     "apps.quotas",
     "apps.usage",
+    "apps.guardrails",
     "apps.streams",
     "apps.api",
     "apps.chat",

@@ -1,0 +1,1 @@
+"""Policies for what may be said, and the record of what they did."""
