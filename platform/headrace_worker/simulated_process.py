@@ -16,9 +16,9 @@ from typing import Self
 import msgspec
 from msgspec import Struct
 
+from headrace_wire.parent_death import die_with_parent
 from headrace_worker.config import child_environment
 from headrace_worker.engine import Deliver, EngineDeadError, EngineOutput, EngineRequest, EngineStats
-from headrace_worker.process_guard import die_with_parent
 from headrace_worker.simulated_core import CoreConfig, SimulatedCore
 
 ANSWER_SECONDS = 10.0

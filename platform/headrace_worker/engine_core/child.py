@@ -8,8 +8,8 @@ import json
 import logging
 from typing import Any
 
+from headrace_wire.parent_death import die_with_parent
 from headrace_worker.config import engine_error_file, engine_parent_pid
-from headrace_worker.process_guard import die_with_parent
 
 ENGINE_CORE_LOGGER = "vllm.v1.engine.core"
 

@@ -8,8 +8,8 @@ import gc
 import logging
 import os
 
+from headrace_wire.parent_death import die_with_parent
 from headrace_worker.config import become_engine_parent, engine_parent_pid
-from headrace_worker.process_guard import die_with_parent
 
 log = logging.getLogger(__name__)
 
