@@ -13,10 +13,8 @@ from apps.deployments.prices import from_micros, money_text
 from apps.quotas.models import Quota
 from apps.tenants.managers import TenantManager
 from apps.tenants.models import Tenant
+from apps.tenants.references import LABEL_LENGTH, REF_LENGTH
 from apps.usage.enums import Bucket, Channel, FinishReason, StreamState
-
-REF_LENGTH = 64
-LABEL_LENGTH = 200
 
 
 class Attribution(models.Model):

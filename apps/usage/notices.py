@@ -23,9 +23,10 @@ from apps.quotas.models import Quota
 from apps.tenants.enums import MemberRole
 from apps.tenants.live_state import redis_client
 from apps.tenants.models import Membership
+from apps.tenants.references import LABEL_LENGTH
 from apps.usage.enums import Channel
 from apps.usage.metrics import NOTICES_FAILED, NOTICES_SENT
-from apps.usage.models import LABEL_LENGTH, NoticeDelivery, SoftLimitNotice
+from apps.usage.models import NoticeDelivery, SoftLimitNotice
 from apps.usage.webhooks import WebhookError, webhook_headers, webhook_post
 from headrace_wire import redis_keys
 from headrace_wire.functions import Reply

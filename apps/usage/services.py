@@ -2,20 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from django.db import models, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from apps.accounts.models import ApiKey, User
 from apps.deployments.models import ModelDeployment
 from apps.tenants.models import Tenant
+from apps.tenants.references import label_of, rows_by_ref
 from apps.usage.buckets import bucket_start
 from apps.usage.enums import Bucket
-from apps.usage.models import LABEL_LENGTH, Attribution, UsageRecord, UsageRollup
-from apps.usage.upserts import SUMMED, records_insert_new, rollups_add
+from apps.usage.models import Attribution, UsageRecord, UsageRollup
+from apps.usage.upserts import SUMMED, rollups_add, rows_insert_new
 from headrace_wire.usage_events import UsageEvent
 
 EXPIRE_BATCH = 5_000
@@ -39,7 +38,7 @@ def usage_record(*, events: Sequence[UsageEvent]) -> int:
     records = {event.stream_id: names.record(event) for event in reversed(events)}
     if not records:
         return 0
-    new = records_insert_new([records[stream_id] for stream_id in sorted(records)])
+    new = rows_insert_new([records[stream_id] for stream_id in sorted(records)], once="stream_id")
     sums = _sums(records[stream_id] for stream_id in sorted(new))
     if sums:
         rollups_add(sums)
@@ -65,10 +64,10 @@ class _Names:
     """What the database knows of those whom a batch of events names; four queries."""
 
     def __init__(self, events: Sequence[UsageEvent]) -> None:
-        self.tenants = _found(Tenant, {event.tenant_id for event in events})
-        self.api_keys = _found(ApiKey, {event.api_key_id for event in events})
-        self.users = _found(User, {event.user_id for event in events})
-        self.deployments = _found(ModelDeployment, {event.deployment_id for event in events})
+        self.tenants = rows_by_ref(Tenant, {event.tenant_id for event in events})
+        self.api_keys = rows_by_ref(ApiKey, {event.api_key_id for event in events})
+        self.users = rows_by_ref(User, {event.user_id for event in events})
+        self.deployments = rows_by_ref(ModelDeployment, {event.deployment_id for event in events})
 
     def record(self, event: UsageEvent) -> UsageRecord:
         tenant = self.tenants.get(event.tenant_id)
@@ -78,13 +77,13 @@ class _Names:
             stream_id=event.stream_id,
             tenant=tenant,
             tenant_ref=event.tenant_id,
-            tenant_label=_label(tenant) or event.tenant_id,
+            tenant_label=label_of(tenant) or event.tenant_id,
             api_key=api_key,
             api_key_ref=event.api_key_id,
-            api_key_label=_label(api_key),
+            api_key_label=label_of(api_key),
             user=user,
             user_ref=event.user_id,
-            user_label=_label(user),
+            user_label=label_of(user),
             deployment=self.deployments.get(event.deployment_id),
             deployment_ref=event.deployment_id,
             deployment_label=event.deployment,
@@ -97,23 +96,6 @@ class _Names:
             admitted_at=_at(event.admitted_ms),
             ended_at=_at(event.ended_ms),
         )
-
-
-def _found(model: type[models.Model], refs: Iterable[str]) -> dict[str, Any]:
-    wanted = {ref: identity for ref in refs if (identity := _uuid(ref)) is not None}
-    rows = model._base_manager.in_bulk(wanted.values()) if wanted else {}
-    return {ref: rows[identity] for ref, identity in wanted.items() if identity in rows}
-
-
-def _uuid(ref: str) -> UUID | None:
-    try:
-        return UUID(ref)
-    except ValueError:
-        return None
-
-
-def _label(row: models.Model | None) -> str:
-    return str(row)[:LABEL_LENGTH] if row is not None else ""
 
 
 def _at(milliseconds: int) -> datetime:

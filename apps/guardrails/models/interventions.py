@@ -9,10 +9,7 @@ from apps.guardrails.enums import Action, Direction, Outcome, RuleKind
 from apps.guardrails.models.policies import PolicyVersion
 from apps.tenants.managers import TenantManager
 from apps.tenants.models import Tenant
-
-REF_LENGTH = 64
-LABEL_LENGTH = 200
-EXCERPT_LENGTH = 4_000
+from apps.tenants.references import LABEL_LENGTH, REF_LENGTH
 
 
 class Intervention(models.Model):
