@@ -1,6 +1,9 @@
 """The WebSocket consumer at `/v1/ws`. Handlers return at once; each stream is pumped by a task of its own."""
 
 import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
 
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
@@ -40,6 +43,8 @@ from headrace_wire.errors import (
 log = structlog.get_logger(__name__)
 
 MAX_STREAMS_PER_CONNECTION = 64
+MAX_ERRANDS = MAX_STREAMS_PER_CONNECTION
+"""What frames have set going and is not done; each may wait for the client to take its answer. Full: reading pauses."""
 STALLED_CLOSE_CODE = 4408
 
 
@@ -53,7 +58,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         """Authenticate; a refusal is an error frame and a close code, since browsers cannot see a refused handshake."""
         self._pumps: dict[StreamPump, asyncio.Task[None]] = {}
         self._frames = FrameRate()
-        self._cancels: set[asyncio.Task[None]] = set()
+        self._errands: set[asyncio.Task[None]] = set()
         self._counted_as: Caller | None = None
         offered = self.scope["subprotocols"]
         await self.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
@@ -76,10 +81,10 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             if isinstance(frame, Ack) and self._acknowledge(frame):
                 return
             await self._slow_down()
-            self._dispatch(frame)
+            await self._dispatch(frame)
         except HeadraceError as error:
             await self._slow_down()
-            await self.send(error_frame(error))
+            await self._set_going(self._tell(error_frame(error)))
 
     async def _slow_down(self) -> None:
         delay = self._frames.take()
@@ -94,15 +99,31 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             self.gateway.connections.leave(self._counted_as)
             self._counted_as = None
         await cancel_and_wait(*self._pumps.values())
-        await asyncio.gather(*self._cancels, return_exceptions=True)
+        await asyncio.gather(*self._errands, return_exceptions=True)
 
-    def _dispatch(self, frame: Frame) -> None:
+    async def _dispatch(self, frame: Frame) -> None:
         if isinstance(frame, Generate | Resume):
             self._start_pump(frame)
         elif isinstance(frame, CancelFrame):
-            task = asyncio.create_task(self._cancel(frame.stream_id))
-            self._cancels.add(task)
-            task.add_done_callback(self._cancels.discard)
+            await self._set_going(self._cancel(frame.stream_id))
+
+    async def _set_going(self, errand: Coroutine[Any, Any, None]) -> None:
+        """Have something done beside the frames: one that waited for the client here would keep the next ones unheard.
+
+        A client that leaves as many answers unread as it may is not heard either, until it has gone.
+        """
+        while len(self._errands) >= MAX_ERRANDS:
+            await asyncio.wait(self._errands, return_when=asyncio.FIRST_COMPLETED)
+        self._begin(errand)
+
+    def _begin(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def _tell(self, text: str) -> None:
+        with suppress(ConnectionError):  # it has left, which `disconnect` is told
+            await self.send(text)
 
     def _start_pump(self, frame: Generate | Resume) -> None:
         if len(self._pumps) >= MAX_STREAMS_PER_CONNECTION:
@@ -129,7 +150,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                 gateway=self.gateway, tenant_id=self.caller.tenant.id, stream_id=stream_id, reason="client"
             )
         except HeadraceError as error:
-            await self.send(error_frame(error, stream_id=stream_id))
+            await self._tell(error_frame(error, stream_id=stream_id))
 
     def _acknowledge(self, frame: Ack) -> bool:
         """Pass an acknowledgement on; say whether there was anything new in it."""
@@ -138,9 +159,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     def _stalled(self) -> None:
         """Close: the client has acknowledged nothing for its tenant's stall timeout."""
-        task = asyncio.create_task(self._close_stalled())
-        self._cancels.add(task)
-        task.add_done_callback(self._cancels.discard)
+        self._begin(self._close_stalled())
 
     async def _close_stalled(self) -> None:
         metrics.CLIENTS_STALLED.inc()

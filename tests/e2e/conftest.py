@@ -86,10 +86,10 @@ def engine_stack(tiny_model: Path) -> Iterator[LiveStack]:
 
 @pytest.fixture(autouse=True)
 def _logs_of_failures(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A failed test shows what the stack logged."""
+    """A failed test shows what its stack logged; modules call one of their own `stack`."""
     yield
-    if "live_stack" in request.fixturenames:
-        stack: LiveStack = request.getfixturevalue("live_stack")
+    for name in {"live_stack", "stack"} & set(request.fixturenames):
+        stack: LiveStack = request.getfixturevalue(name)
         request.node.add_report_section("teardown", "live stack", stack.log[-20_000:])
 
 

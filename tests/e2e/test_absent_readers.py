@@ -44,12 +44,6 @@ def stack() -> Iterator[LiveStack]:
         yield stack
 
 
-@pytest.fixture(autouse=True)
-def _logs_of_failures(request: pytest.FixtureRequest, stack: LiveStack) -> Iterator[None]:
-    yield
-    request.node.add_report_section("teardown", "live stack", stack.log[-20_000:])
-
-
 @pytest.fixture
 def probe(stack: LiveStack) -> StreamProbe:
     return StreamProbe(stack.redis_url)

@@ -1,7 +1,6 @@
 """Both interfaces on the real engine: vLLM with the tiny model."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -23,12 +22,6 @@ SCRIPTS = "🌊 สวัสดี 👩‍👩‍👧 漢字 é"
 @pytest.fixture(scope="module")
 def stack(engine_stack: LiveStack) -> LiveStack:
     return engine_stack
-
-
-@pytest.fixture(autouse=True)
-def _logs_of_failures(request: pytest.FixtureRequest, stack: LiveStack) -> Iterator[None]:
-    yield
-    request.node.add_report_section("teardown", "live stack", stack.log[-20_000:])
 
 
 @pytest.fixture(scope="module")

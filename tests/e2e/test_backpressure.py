@@ -37,9 +37,6 @@ WINDOW = 256
 SSE_BUFFERS = 1200
 """Tokens that the buffers of one plain SSE connection may hold beyond the window (docs/backpressure.md)."""
 GATEWAY_GROWTH_BYTES = 5 * 2**20
-ACT_SECONDS = 0.1
-"""In which a frame acts while the transport is full."""
-
 DELAYED = "headrace_frames_delayed_total"
 SLOTS = 8
 FAST = {"engine_args": {"ttft_ms": 2, "tpot_ms": 1}, "max_model_len": 8192, "max_num_seqs": 64}
@@ -58,12 +55,6 @@ def stack(request: pytest.FixtureRequest) -> Iterator[LiveStack]:
         running_stack(Path(folder), {MODEL: FAST}) as stack,
     ):
         yield stack
-
-
-@pytest.fixture(autouse=True)
-def _logs_of_failures(request: pytest.FixtureRequest, stack: LiveStack) -> Iterator[None]:
-    yield
-    request.node.add_report_section("teardown", "live stack", stack.log[-20_000:])
 
 
 @pytest.fixture
@@ -182,7 +173,10 @@ async def test_a_client_that_asked_is_told_that_it_is_slow(stack: LiveStack) -> 
 
 
 async def test_frames_act_while_the_transport_is_full(stack: LiveStack, probe: StreamProbe) -> None:
-    """Streams share a connection that takes nothing: their pumps wait in `send()`, its frames are heard."""
+    """Streams share a connection that takes nothing: their pumps wait in `send()`, its frames are heard.
+
+    How soon, `test_full_transports` tells.
+    """
     connection = await opened(stack, max_queue=1, sock=deaf_socket(stack))
     small = await generate(connection, 4000, window=16)
     assert await asyncio.to_thread(probe.wait_for_tokens, small, 16) == 16
@@ -193,14 +187,10 @@ async def test_frames_act_while_the_transport_is_full(stack: LiveStack, probe: S
     await asyncio.gather(*[asyncio.to_thread(probe.wait_for_tokens, each, WINDOW) for each in others])
     await asyncio.to_thread(_wait_for_metric, stack, "headrace_transport_buffered_bytes")
 
-    delays = []
     for each in others[:5]:
-        asked_at = time.monotonic()
         await connection.send(json.dumps({"type": "cancel", "stream_id": each}))
         ended = await asyncio.to_thread(probe.wait_for_end, each)
-        delays.append(time.monotonic() - asked_at)
         assert (ended.state, ended.usage.completion_tokens) == (StreamState.CANCELLED, WINDOW)
-    assert min(delays) < ACT_SECONDS, "others have the processor too"
     await acknowledge(connection, small, 10**6)  # more than was sent counts as what was sent
     assert await asyncio.to_thread(probe.wait_for_tokens, small, 32) == 32
     await give_up(stack, *[(connection, each) for each in [small, *others]])

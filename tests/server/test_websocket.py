@@ -134,6 +134,17 @@ async def test_a_client_that_leaves_without_a_word_is_noticed(gateway: Gateway, 
     assert any(event.startswith("disconnect 1006") for event in (await gateway.journal(name))["events"])
 
 
+async def test_a_good_bye_is_heard_before_the_client_has_taken_what_waits(gateway: Gateway, name: str) -> None:
+    async with gateway.connect(receive_buffer=SMALL_RECEIVE_BUFFER) as client:
+        await client.get(f"/blocks?name={name}&watch=1&count=200", *UPGRADE)
+        await gateway.journal(name, "paused")
+        await client.send(b"\x88\x82\0\0\0\0\x03\xe8")
+        events = (await gateway.journal(name, "disconnect 1000 "))["events"]
+        assert "sent" not in events
+        assert (await client.rest()).endswith(b"\x88\x02\x03\xe8")
+        assert [event for event in events if event.startswith("disconnect")] == ["disconnect 1000 "]
+
+
 async def test_accept_carries_subprotocol_and_headers(gateway: Gateway) -> None:
     protocols = [Subprotocol("headrace.v1"), Subprotocol("other")]
     async with connect(f"{gateway.ws_url}/accept?protocol=headrace.v1", subprotocols=protocols) as client:

@@ -1,7 +1,7 @@
 """Looks at streams from behind: their logs and records in Redis, and what workers say of their engines."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ from headrace_wire.fleet import WorkerInfo
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, Started
 
 DEADLINE_SECONDS = 60
+BLOCK_MS = 2000
+"""Of one reading call; the client takes a longer silence for a lost connection."""
 
 
 @dataclass
@@ -32,17 +34,30 @@ class StreamProbe:
 
     def wait_for_end(self, stream_id: str) -> Ended:
         """Return the terminal entry, waiting for it."""
-        last = "0-0"
+        ended = self.wait_for_entry(stream_id, lambda entry: isinstance(entry, Ended))
+        assert isinstance(ended, Ended)
+        return ended
+
+    def wait_for_entry(
+        self, stream_id: str, wanted: Callable[[AnyLogEntry], bool], *, after: bytes = b"0-0"
+    ) -> AnyLogEntry:
+        """Return the first entry behind the id `after` that is wanted, the moment that it is there."""
+        last, deadline = after, time.monotonic() + DEADLINE_SECONDS
         while True:
             key = redis_keys.log_key(stream_id)
-            rows: Any = self.redis.xread({key: last}, block=DEADLINE_SECONDS * 1000)
-            assert rows, f"{stream_id} did not end within {DEADLINE_SECONDS} s"
-            groups = rows.values() if isinstance(rows, dict) else [rows[0][1]]
-            for row_id, fields in _flat(next(iter(groups))):
+            rows: Any = self.redis.xread({key: last}, block=BLOCK_MS)
+            assert rows or time.monotonic() < deadline, f"{stream_id} has nothing of the kind for {DEADLINE_SECONDS} s"
+            groups = rows.values() if isinstance(rows, dict) else [rows[0][1] if rows else []]
+            for row_id, fields in _flat(next(iter(groups), [])):
                 last = row_id
                 entry = codec.decode_log_entry(fields[b"d"])
-                if isinstance(entry, Ended):
+                if wanted(entry):
                     return entry
+
+    def tail_id(self, stream_id: str) -> bytes:
+        """Return the id of the log's last entry, for `wait_for_entry`."""
+        rows: Any = self.redis.xrevrange(redis_keys.log_key(stream_id), count=1)
+        return bytes(rows[0][0])
 
     def entries(self, stream_id: str) -> list[AnyLogEntry]:
         """Return the whole log."""
@@ -72,14 +87,21 @@ class StreamProbe:
 
     def wait_until_still(self, stream_id: str, *, seconds: float = 0.5) -> int:
         """Return how many tokens were generated once that number has not changed for `seconds`."""
+        return self.wait_until_all_still([stream_id], seconds=seconds)[0]
+
+    def wait_until_all_still(self, stream_ids: Sequence[str], *, seconds: float = 0.5) -> list[int]:
+        """Return how many tokens each stream has once none has got any for `seconds`."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        count, since = self.token_count(stream_id), time.monotonic()
+        counts, since = self._token_counts(stream_ids), time.monotonic()
         while time.monotonic() - since < seconds:
             assert time.monotonic() < deadline, "the engine does not stop"
             time.sleep(0.02)
-            if (now := self.token_count(stream_id)) != count:
-                count, since = now, time.monotonic()
-        return count
+            if (now := self._token_counts(stream_ids)) != counts:
+                counts, since = now, time.monotonic()
+        return counts
+
+    def _token_counts(self, stream_ids: Sequence[str]) -> list[int]:
+        return [self.token_count(stream_id) for stream_id in stream_ids]
 
     def wait_for_new_stream(self, before: set[str]) -> str:
         """Return the stream that is not in `before`, waiting for it."""

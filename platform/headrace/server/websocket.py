@@ -63,6 +63,14 @@ class GatewayWebSocket(WebSocketProtocol):  # type: ignore[misc]  # Daphne ships
         if self.exchange is not None and not self.exchange.gate.paused:
             super().onPing(payload)
 
+    def onCloseFrame(self, code: int | None, reasonRaw: bytes | None) -> bool | None:
+        """The client says good-bye: the application learns it now, not once the client has taken what waits for it."""
+        said_first = self.state == self.STATE_OPEN
+        failed: bool | None = super().onCloseFrame(code, reasonRaw)
+        if said_first and self.wasClean and self.exchange is not None:
+            self.exchange.lost(self.remoteCloseCode, self.remoteCloseReason or "")
+        return failed
+
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:  # noqa: ARG002
         """The connection is lost, after a close handshake or without."""
         if self.exchange is not None:  # None: the handshake failed before the application was called
@@ -220,7 +228,9 @@ class WebSocketExchange(Exchange):
         self._protocol.accept(subprotocol, headers)
 
     def lost(self, code: int | None, reason: str) -> None:
-        """The connection is lost; `code` is the client's, if it sent one."""
+        """The client is gone, or will be; `code` is its own, if it sent one. What is told first counts."""
+        if self.gone_at is not None:
+            return
         cut = self.control.close_reason
         self.inbox.put_nowait(
             {
