@@ -126,7 +126,8 @@ class TextGuard:
         self._text.append(text)
         if self._escape is None and len(self._reading.starts) == 1 and text.isascii() and text.isprintable():
             plain, backslash, rest = text.partition("\\")
-            self._take_plain(plain)
+            if plain:
+                self._take_plain(plain)
             text = backslash + rest
         if text and self._trip is None:
             self._take_folding(text)
