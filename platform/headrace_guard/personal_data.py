@@ -30,6 +30,7 @@ class Shape(Struct, frozen=True):
 
 
 _NOT_DIGITS = re.compile(r"\D")
+_DATE = re.compile(r"(?:\d{1,2}[./-]\d{1,2}[./-](?:\d{4}|\d{2})|(?:19|20)\d\d[./-]\d{1,2}(?:[./-]\d{1,2})?)(?![\d./-])")
 _ALPHANUMERIC = "[0-9A-Za-z]"
 
 # Countries by the length of their IBAN (SWIFT's registry, release 99).
@@ -90,6 +91,8 @@ def _is_international_phone(found: str) -> bool:
 
 
 def _is_national_phone(regions: Sequence[str], found: str) -> bool:
+    if _DATE.match(found):
+        return False
     for region in regions:
         try:
             if phonenumbers.is_valid_number(phonenumbers.parse(found, region)):
@@ -100,6 +103,8 @@ def _is_national_phone(regions: Sequence[str], found: str) -> bool:
 
 
 def _is_address(found: str) -> bool:
+    if found == "::":
+        return False
     try:
         ipaddress.ip_address(found)
     except ValueError:
@@ -115,7 +120,8 @@ def _is_bech32(found: str) -> bool:
     return bool(bitcoin.is_valid(found.lower()))
 
 
-_DIGITS = r"\(?[0-9](?:[ ().\-/]{0,2}[0-9])"
+_DIGITS = r"(?:\([0-9]{1,5}\)|[0-9])(?:[ ().\-/]{0,2}[0-9])"
+_NO_URL = r"\s<>\"'`\\)\]}|。、「」『』【】《》"
 _HEX = "[0-9A-Fa-f]"
 _SHAPES: dict[PersonalDataKind, tuple[Shape, ...]] = {
     PersonalDataKind.CREDIT_CARD: (
@@ -132,7 +138,7 @@ _SHAPES: dict[PersonalDataKind, tuple[Shape, ...]] = {
         ),
     ),
     PersonalDataKind.PHONE_NUMBER: (
-        Shape(rf"(?:\+|00) ?{_DIGITS}{{6,14}}", "[0-9A-Za-z+]", "[0-9]", _is_international_phone),
+        Shape(rf"(?:\+|00) ?{_DIGITS}{{4,14}}", "[0-9A-Za-z+]", "[0-9]", _is_international_phone),
     ),
     PersonalDataKind.IP_ADDRESS: (
         Shape(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}", "[0-9.]", "[0-9]", _is_address),
@@ -149,7 +155,7 @@ _SHAPES: dict[PersonalDataKind, tuple[Shape, ...]] = {
         Shape(rf"{_HEX}{{4}}(?:\.{_HEX}{{4}}){{2}}", "[0-9A-Za-z.]", "[0-9A-Za-z]"),
     ),
     PersonalDataKind.URL: (
-        Shape(r"(?:(?:https?|ftp)://|www\.)[^\s<>\"'`\\)\]}|]*[^\s<>\"'`\\)\]}|.,;:!?*_]", _ALPHANUMERIC),
+Shape(rf"(?:(?:https?|ftp)://|www\.)[^{_NO_URL}]*[^{_NO_URL}.,;:!?*_]", _ALPHANUMERIC),
     ),
     PersonalDataKind.US_SSN: (
         Shape(r"[0-9]{3}[ -][0-9]{2}[ -][0-9]{4}", "[0-9-]", "[0-9-]", _is_ssn),

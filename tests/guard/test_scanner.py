@@ -58,10 +58,11 @@ def test_block_does_not_wait_for_the_longest_match() -> None:
 
 
 def test_block_waits_for_whoever_decides() -> None:
-    guard = Scanner([personal_data(PersonalDataKind.CREDIT_CARD, action=Action.BLOCK)]).open()
-    assert guard.push(f"no. {CARD}") == "no. "
-    assert guard.block is None
-    assert guard.push(".") == ""
+    scanner = Scanner([personal_data(PersonalDataKind.CREDIT_CARD, action=Action.BLOCK)])
+    out, guard = pieces(scanner, [f"no. {CARD}", "1111"])
+    assert (out, guard.block) == (["no. ", f"{CARD}1111", ""], None)
+    out, guard = pieces(scanner, [f"no. {CARD}", "."])
+    assert out == ["no. ", "", ""]
     assert guard.block is not None
     assert guard.block.text == CARD
 
