@@ -10,10 +10,19 @@ from typing import Any
 import msgspec
 
 from headrace_launcher.demo_model import ensure_demo_model
-from tests.load import admission_case, checkpoint_case, crowd_case, simulated_case, slow_reader_case, vllm_case
+from tests.load import (
+    admission_case,
+    checkpoint_case,
+    crowd_case,
+    guard_case,
+    simulated_case,
+    slow_reader_case,
+    vllm_case,
+)
 from tests.load.admission_case import AdmissionLoad
 from tests.load.checkpoint_case import CheckpointLoad
 from tests.load.crowd_case import CrowdLoad
+from tests.load.guard_case import GuardLoad
 from tests.load.placement import Placement, going_first, on_core
 from tests.load.report import machine, render_table, simulated_rows, write_json
 from tests.load.simulated_case import TRANSPORTS, SimulatedLoad
@@ -53,6 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.only in {None, "admission"}:
         with going_first(wanted=options.first):
             tables.append(_admission(AdmissionLoad(), placement, options.rounds, content))
+    if options.only in {None, "guard"}:
+        tables.append(_guard(GuardLoad(), placement, options.rounds, content))
     path = write_json(options.output, content)
     _say("\n\n".join(["", *tables, f"All figures: {path}"]))
     return 0
@@ -111,6 +122,17 @@ def _admission(load: AdmissionLoad, placement: Placement, rounds: int, content: 
     return render_table(title, ("",), admission_case.table_rows(load, measured))
 
 
+def _guard(load: GuardLoad, placement: Placement, rounds: int, content: dict[str, Any]) -> str:
+    with on_core(placement.load):
+        measured = guard_case.run_rounds(load, rounds=rounds, progress=_progress)
+    content["guard"] = {"load": load, "rounds": measured}
+    title = (
+        f"Rules that judge character by character, {load.tokens} tokens of {measured[0].characters_per_token:.1f} "
+        f"characters; median [range] of {rounds} rounds"
+    )
+    return render_table(title, [case.name for case in load.cases], guard_case.table_rows(load, measured))
+
+
 def _public(load: VllmLoad | CheckpointLoad | SlowReaderLoad) -> dict[str, Any]:
     return {name: getattr(load, name) for name in load.__struct_fields__}
 
@@ -126,7 +148,9 @@ def _say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description="Measure Headrace on this machine.")
     parser.add_argument(
-        "--only", choices=("sim", "vllm", "checkpoints", "slow", "crowd", "admission"), help="one case instead of all"
+        "--only",
+        choices=("sim", "vllm", "checkpoints", "slow", "crowd", "admission", "guard"),
+        help="one case instead of all",
     )
     parser.add_argument("--rounds", type=int, default=3, help="how often each case is measured (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of a simulated round's steady part")
