@@ -121,6 +121,18 @@ class TokenLog:
         entries = [codec.decode_log_entry(fields[b"d"]) for _, fields in rows]
         return [entry for entry in entries if entry.seq > after_seq]
 
+    async def read_on(self, stream_id: str, *, after: str, block_seconds: float = 1.0) -> tuple[str, list[AnyLogEntry]]:
+        """Return the entries after the id `after` ("0-0" for all) and the last one's id, waiting for the first a while.
+
+        Empty where none came, and where there is no log. Holds a connection while it waits.
+        """
+        key = redis_keys.log_key(stream_id, shard_of(stream_id, self._shards))
+        reply: Reply = await self._redis.xread({key: after}, block=max(1, int(block_seconds * 1000)))
+        if not reply:
+            return after, []
+        rows = next(iter(reply.values()))[0] if isinstance(reply, dict) else reply[0][1]  # RESP 3 or 2
+        return rows[-1][0].decode(), [codec.decode_log_entry(fields[b"d"]) for _, fields in rows]
+
     async def tail(self, stream_id: str) -> AnyLogEntry | None:
         """Return the last entry, or None when there is no log."""
         key = redis_keys.log_key(stream_id, shard_of(stream_id, self._shards))

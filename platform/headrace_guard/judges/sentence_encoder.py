@@ -100,15 +100,13 @@ def _dense(weights: dict[str, Floats], name: str) -> tuple[Floats, Floats]:
 def _attend(projected: Floats) -> Floats:
     """Let the tokens of one text look at each other; `projected` holds query, key and value side by side."""
     length, width = projected.shape[0], projected.shape[1] // 3
-    parts = projected.reshape(length, 3, _HEADS, width // _HEADS).transpose(1, 2, 0, 3)
-    query, key, value = parts
-    scores = query @ key.transpose(0, 2, 1)
+    query, key, value = projected.reshape(length, 3, _HEADS, width // _HEADS).transpose(1, 2, 0, 3)
+    scores: Floats = query @ key.transpose(0, 2, 1)
     scores *= np.float32(1 / math.sqrt(width // _HEADS))
     scores -= scores.max(axis=2, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=2, keepdims=True)
-    mixed: Floats = (scores @ value).transpose(1, 0, 2).reshape(length, width)
-    return mixed
+    return (scores @ value).transpose(1, 0, 2).reshape(length, width)
 
 
 def _gelu(values: Floats) -> Floats:
