@@ -3,6 +3,7 @@
 import hashlib
 import time
 from functools import partial
+from urllib.parse import quote
 
 import structlog
 
@@ -20,7 +21,7 @@ from apps.streams.services import StartedStream, StreamOptions, stream_leave, st
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.errors import HeadraceError, InvalidRequestError, StreamCancelledError
-from headrace_wire.messages import Ended, StreamState
+from headrace_wire.messages import AnyLogEntry, Delta, Ended, StreamState
 from headrace_wire.request_queue import Idempotency
 
 log = structlog.get_logger(__name__)
@@ -67,6 +68,7 @@ async def _serve(
         (b"x-headrace-stream-id", started.stream_id.encode()),
         (b"x-headrace-model-deployment", deployment.name.encode("latin-1", "replace")),
         (b"x-headrace-cache", b"bypass"),
+        *_guardrail_headers(started),
         *rate_headers(started.rates),
     ]
     answer = Answer(deployment.name, "sse" if request.stream else "http", exchange.started_at)
@@ -88,6 +90,11 @@ async def _serve(
             subscription=started.subscription,
             can_return=idempotency is not None,
         )
+
+
+def _guardrail_headers(started: StartedStream) -> list[tuple[bytes, bytes]]:
+    names = ",".join(quote(name, safe=" ") for name in started.guardrails)
+    return [(b"x-headrace-applied-guardrails", names.encode())] if names else []
 
 
 async def _tell_place(exchange: Exchange, news: QueueNews) -> None:
@@ -123,6 +130,7 @@ async def _stream(
 ) -> None:
     include_usage = request.stream_options is not None and request.stream_options.include_usage
     chunks = ChatChunks(started.stream_id, request.model, include_usage=include_usage, created_at=started.created_at)
+    early = await _until_judged(follower) if started.awaits_verdict and not exchange.answered else []
     if not exchange.answered:
         await exchange.start(200, EVENT_STREAM, [*SSE_HEADERS, *_place_headers(started.place)])
     # A comment at once commits the status and passes proxies that wait for a first byte.
@@ -130,8 +138,10 @@ async def _stream(
     head = chunks.first()
     ended: Ended | None = None
     while ended is None:
-        entries = await follower.next()
+        entries, early = early or await follower.next(), []
         text, ended = answer.take(entries)
+        if ended is not None and ended.replacement is not None:
+            text += ended.replacement.text  # OpenAI's format has no word for a retraction
         out = b""
         if text:
             out, head = head + chunks.delta(text), b""
@@ -146,6 +156,25 @@ async def _stream(
             answer.sent_text()
             # What the transport has taken counts as delivered (its buffers are bounded and stated in docs).
             gateway.credit.acknowledge(started.stream_id, started.subscription.position)
+
+
+async def _until_judged(follower: Follower) -> list[AnyLogEntry]:
+    """Wait for the first text, so that a request that is blocked before it is still answered with its real status.
+
+    Raises:
+        HeadraceError: it was blocked, or failed.
+    """
+    entries: list[AnyLogEntry] = []
+    while not any(isinstance(entry, Delta | Ended) for entry in entries):
+        more = await follower.next()
+        if not more:
+            return entries  # it takes long: the client is to see that something happens
+        entries += more
+    last = entries[-1]
+    error = _failure(last) if isinstance(last, Ended) else None
+    if error is not None and not any(isinstance(entry, Delta) for entry in entries):
+        raise error
+    return entries
 
 
 def _ending(chunks: ChatChunks, head: bytes, ended: Ended) -> bytes:
@@ -176,7 +205,10 @@ async def _plain(
         raise error
     exchange.headers.append((b"x-headrace-queue-ms", str(round(answer.queue_seconds * 1000)).encode()))
     exchange.headers.append((b"x-headrace-ttft-ms", str(round((answer.ttft_seconds or 0.0) * 1000)).encode()))
-    body = chat_completion(started.stream_id, request.model, "".join(parts), ended, created_at=started.created_at)
+    text = "".join(parts)
+    if ended.replacement is not None:
+        text = ended.replacement.applied_to(text)
+    body = chat_completion(started.stream_id, request.model, text, ended, created_at=started.created_at)
     await exchange.answer_json(200, body)
 
 
@@ -184,7 +216,7 @@ def _failure(ended: Ended) -> HeadraceError | None:
     """Return why there is no finished answer, or None for a finished one."""
     if ended.error is not None:
         return logged_error(ended.error)
-    if ended.state is not StreamState.FINISHED:
+    if ended.state not in {StreamState.FINISHED, StreamState.REPLACED}:
         return StreamCancelledError("The stream was cancelled.")
     return None
 

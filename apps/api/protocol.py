@@ -1,6 +1,7 @@
 """The WebSocket protocol `headrace.v1`: JSON text frames, many streams on one connection.
 
-Client to server: `generate`, `resume`, `cancel`, `ack`. Server to client: `queued`, `started`, `delta`, `end`, `error`.
+Client to server: `generate`, `resume`, `cancel`, `ack`. Server to client: `queued`, `started`, `delta`, `retract`,
+`replacement`, `end`, `error`.
 `seq` is the position of the last token that a frame covers; a client resumes with the last `seq` it has. The page
 `docs/websocket.md` describes every field.
 """
@@ -13,7 +14,7 @@ from apps.api.error_rendering import error_object, logged_error
 from apps.api.requests import ChatMessage, SamplingFields, invalid_field
 from apps.streams.limits import QueueNews
 from headrace_wire.errors import HeadraceError, InvalidRequestError
-from headrace_wire.messages import Ended, Started
+from headrace_wire.messages import Ended, Replacement, Started
 
 SUBPROTOCOL = "headrace.v1"
 TICKET_PREFIX = "headrace.ticket."
@@ -107,6 +108,14 @@ class FrameWriter:
         """Return a frame with the text of the positions `after` + 1 to `seq`."""
         return f'{self._delta_head}{after},"seq":{seq},"text":{_encode(text).decode()}}}'
 
+    def retract(self, replacement: Replacement) -> str:
+        """Return the frame that takes text back: of all that came, the first `keep` characters stay."""
+        return self._frame("retract", from_seq=replacement.retract_from, keep=replacement.keep_characters)
+
+    def replacement(self, replacement: Replacement) -> str:
+        """Return the frame with what stands in the place of a blocked answer, or of its rest."""
+        return self._frame("replacement", text=replacement.text)
+
     def slow_consumer(self, seq: int, acknowledged: int) -> str:
         """Return the frame that says that the engine waits for acknowledgements."""
         return self._frame("slow_consumer", seq=seq, acknowledged=acknowledged)
@@ -159,14 +168,22 @@ def _place(news: QueueNews) -> dict[str, object]:
     return fields
 
 
-def final_frame(writer: FrameWriter, answer: Answer) -> str:
-    """Return the frame that ends a stream: `end`, or `error` for one that failed. The answer must have ended."""
+def final_frames(writer: FrameWriter, answer: Answer) -> list[str]:
+    """Return the frames that end a stream, which must have ended.
+
+    The last one is `end`, or `error` for one that failed; before it, what a guardrail took back and put in its place.
+    """
     ended = answer.ended
     if ended is None:
         raise ValueError("the stream has not ended")
     if ended.error is not None:
-        return writer.error(logged_error(ended.error))
-    return writer.end(ended, queue_seconds=answer.queue_seconds, ttft_seconds=answer.ttft_seconds)
+        return [writer.error(logged_error(ended.error))]
+    frames = [writer.end(ended, queue_seconds=answer.queue_seconds, ttft_seconds=answer.ttft_seconds)]
+    if ended.replacement is not None:
+        frames.insert(0, writer.replacement(ended.replacement))
+        if ended.replacement.retract_from is not None:
+            frames.insert(0, writer.retract(ended.replacement))
+    return frames
 
 
 def error_frame(error: HeadraceError, *, stream_id: str | None = None, ref: str | None = None) -> str:

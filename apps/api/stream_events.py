@@ -12,7 +12,7 @@ import msgspec
 from apps.api.answer import Answer
 from apps.api.http import Exchange
 from apps.api.openai_format import usage_object
-from apps.api.protocol import FrameWriter, final_frame
+from apps.api.protocol import FrameWriter, final_frames
 from apps.api.serving import EVENT_STREAM, SSE_HEADERS, until_disconnect
 from apps.api.stream_tickets import reader_of
 from apps.streams.config_view import Caller
@@ -139,7 +139,8 @@ def _events(writer: FrameWriter, answer: Answer, entries: list[AnyLogEntry], tex
     if text:
         out += _event(writer.delta(answer.told_after(), position, text), position)
     if answer.ended is not None:
-        out += _event(final_frame(writer, answer), answer.ended.seq)
+        *before, last = final_frames(writer, answer)
+        out += b"".join(_event(frame, position) for frame in before) + _event(last, answer.ended.seq)
     return out
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from apps.api.answer import Answer
-from apps.api.protocol import FrameWriter, Generate, Resume, error_frame, final_frame, waiting_frame
+from apps.api.protocol import FrameWriter, Generate, Resume, error_frame, final_frames, waiting_frame
 from apps.api.requests import conversation_of
 from apps.api.stall_timer import StallTimer
 from apps.streams import metrics
@@ -156,7 +156,8 @@ class StreamPump:
             await self._tell_slow(writer)
         if ended is not None:
             self.ended = True
-            await self._send(final_frame(writer, answer))
+            for frame in final_frames(writer, answer):
+                await self._send(frame)
 
     async def _tell_slow(self, writer: FrameWriter) -> None:
         """Say once, to a client that asked for it, that its stream is held until it acknowledges."""

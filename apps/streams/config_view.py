@@ -12,6 +12,7 @@ from headrace_wire import redis_keys
 from headrace_wire.api_key import ApiKeyScope, ApiKeyToken
 from headrace_wire.errors import InvalidApiKeyError, ModelNotFoundError, PermissionDeniedError
 from headrace_wire.functions import Reply
+from headrace_wire.guard_policy import GuardAttachment
 from headrace_wire.snapshot import ApiKeyConfig, ConfigSnapshot, DeploymentConfig, TenantConfig, decode_snapshot
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,7 @@ class ConfigView:
         self.tenants = {tenant.id: tenant for tenant in snapshot.tenants}
         self._keys = {key.public_id: key for key in snapshot.api_keys}
         self.quotas = snapshot.quotas
+        self._guardrails = snapshot.guardrails
         self._deployments = {d.name: d for d in snapshot.deployments if d.active}
 
     def authenticate(self, presented: str | None) -> Caller:
@@ -109,6 +111,18 @@ class ConfigView:
         """
         if caller.api_key is not None and scope.value not in caller.api_key.scopes:
             raise PermissionDeniedError(f"This API key lacks the scope `{scope.value}`.")
+
+    def guardrails(self, caller: Caller, deployment: DeploymentConfig) -> list[GuardAttachment]:
+        """Return the guardrail policies that judge what the caller asks of the deployment, each once."""
+        key_id = caller.api_key.id if caller.api_key is not None else None
+        found = {
+            attachment.digest: attachment
+            for attachment in self._guardrails
+            if attachment.tenant_id in (None, caller.tenant.id)
+            and attachment.deployment_id in (None, deployment.id)
+            and attachment.api_key_id in (None, key_id)
+        }
+        return [found[digest] for digest in sorted(found)]
 
     def deployments(self, caller: Caller) -> list[DeploymentConfig]:
         """Return the deployments that the caller may use, by name."""

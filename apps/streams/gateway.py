@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import structlog
@@ -20,10 +20,13 @@ from apps.streams.limits import QueueNews, StreamLimit
 from apps.streams.rendering import Renderers
 from apps.streams.subscription import Subscription
 from apps.streams.waiting_room import Waiting, WaitingRoom
+from headrace_guard.policy_store import PolicyStore
 from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.errors import InvalidApiKeyError
+from headrace_wire.functions import Reply
 from headrace_wire.ids import new_incarnation
+from headrace_wire.intervention_log import InterventionLog
 from headrace_wire.linked_functions import LinkedFunctions
 from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import CancelOutcome, LeaseLostError, Place, RequestQueue
@@ -63,6 +66,8 @@ class Gateway:
         self.limit = limit or StreamLimit()
         self.waiting_room = WaitingRoom(self.queue)
         self.connections = connections or ConnectionLimit()
+        self.policies = PolicyStore(self._fetch_policies)
+        self.interventions = InterventionLog(self.redis)
         self.credit = CreditBook(self.queue)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
@@ -95,6 +100,10 @@ class Gateway:
             self._keys_used[caller.api_key.public_id] = time.time()
         return caller
 
+    async def _fetch_policies(self, digests: Sequence[str]) -> list[bytes | None]:
+        bodies: Reply = await self.redis.mget([redis_keys.guard_policy_key(digest) for digest in digests])
+        return list(bodies)
+
     def watch_place(self, subscription: Subscription, place: Place | None = None) -> QueueNews:
         """Have a reader of a queued stream told where it stands, until somebody takes it; returns what is known now."""
         subscription.waiting = Waiting(subscription.stream_id, subscription.nudge)
@@ -121,6 +130,7 @@ class Gateway:
             asyncio.create_task(self.fleet.run(), name="fleet"),
             asyncio.create_task(self._tick(), name="tick"),
             asyncio.create_task(self.credit.run(), name="credit"),
+            asyncio.create_task(self.interventions.run(), name="interventions"),
         ]
         log.info("gateway_started", incarnation=self.incarnation, config_version=self.config.version)
 

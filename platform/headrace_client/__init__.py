@@ -8,11 +8,13 @@ from headrace_client.errors import (
     ClientClosedError,
     ConnectionLostError,
     ConnectionRejectedError,
+    ContentFilterError,
     ContextLengthError,
     DeadlineExceededError,
     DependencyUnavailableError,
     DrainingError,
     EngineError,
+    GuardrailUnavailableError,
     HeadraceError,
     InsufficientQuotaError,
     InvalidApiKeyError,
@@ -32,7 +34,18 @@ from headrace_client.errors import (
     StreamGoneError,
     StreamNotFoundError,
 )
-from headrace_client.frames import Delta, End, Event, Queued, SlowConsumer, Started, Timings, Usage
+from headrace_client.frames import (
+    Delta,
+    End,
+    Event,
+    Queued,
+    Replacement,
+    Retract,
+    SlowConsumer,
+    Started,
+    Timings,
+    Usage,
+)
 from headrace_client.requests import Message, Sampling
 from headrace_client.sync_client import HeadraceClient, Stream
 
@@ -42,6 +55,7 @@ __all__ = [
     "ClientClosedError",
     "ConnectionLostError",
     "ConnectionRejectedError",
+    "ContentFilterError",
     "ContextLengthError",
     "DeadlineExceededError",
     "Delta",
@@ -50,6 +64,7 @@ __all__ = [
     "End",
     "EngineError",
     "Event",
+    "GuardrailUnavailableError",
     "HeadraceClient",
     "HeadraceError",
     "InsufficientQuotaError",
@@ -63,7 +78,9 @@ __all__ = [
     "ProtocolError",
     "Queued",
     "RateLimitError",
+    "Replacement",
     "RequestError",
+    "Retract",
     "Sampling",
     "SequenceError",
     "ServerError",

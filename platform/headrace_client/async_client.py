@@ -22,7 +22,7 @@ from headrace_client.connecting import (
     websocket_url,
 )
 from headrace_client.errors import HeadraceError
-from headrace_client.frames import Delta, End, Event
+from headrace_client.frames import Delta, End, Event, Replacement
 from headrace_client.requests import Message, Sampling, SessionMaker
 from headrace_client.session import ConnectionUnusableError, Loss, StreamSession
 from headrace_client.stream_view import StreamView
@@ -113,6 +113,8 @@ class AsyncStream(StreamView):
                 raise StopAsyncIteration
             if isinstance(event, Delta):
                 return event
+            if isinstance(event, Replacement):  # text like any other, for who only prints
+                return Delta(event.stream_id, self.seq, event.text)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield everything that the stream tells: queued, started, deltas, and notices where they were asked for.

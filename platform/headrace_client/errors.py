@@ -33,6 +33,12 @@ class ContextLengthError(RequestError):
     code = "context_length_exceeded"
 
 
+class ContentFilterError(RequestError):
+    """A guardrail blocks the request."""
+
+    code = "content_filter"
+
+
 class InvalidApiKeyError(RequestError):
     """No key, an unknown, expired or revoked one."""
 
@@ -125,6 +131,12 @@ class DependencyUnavailableError(ServerError):
     """A part that the server depends on does not answer."""
 
     code = "dependency_unavailable"
+
+
+class GuardrailUnavailableError(ServerError):
+    """A guardrail could not judge in time, and lets nothing pass unjudged."""
+
+    code = "guardrail_unavailable"
 
 
 class ConnectionLostError(HeadraceError):

@@ -47,6 +47,23 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class Retract:
+    """A guardrail takes text back: of all that came of the answer, the first `keep` characters stay."""
+
+    stream_id: str
+    from_seq: int
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A guardrail ended the answer; this text stands in its place, or in the place of its rest."""
+
+    stream_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlowConsumer:
     """The engine waits for acknowledgements."""
 
@@ -81,7 +98,7 @@ class End:
 
     stream_id: str
     seq: int
-    state: Literal["finished", "cancelled"]
+    state: Literal["finished", "cancelled", "replaced"]
     finish_reason: str
     stop_reason: str | int | None
     usage: Usage
@@ -98,7 +115,7 @@ class Failure:
     param: str | None
 
 
-Event = Queued | Started | Delta | SlowConsumer
+Event = Queued | Started | Delta | Retract | Replacement | SlowConsumer
 """What a stream tells on its way."""
 Frame = Event | End | Failure
 
@@ -149,7 +166,7 @@ def _end(fields: Mapping[str, Any]) -> End:
     return End(
         str(fields["stream_id"]),
         int(fields["seq"]),
-        "cancelled" if fields["state"] == "cancelled" else "finished",
+        _end_state(str(fields["state"])),
         str(fields["finish_reason"]),
         fields.get("stop_reason"),
         Usage(
@@ -167,6 +184,20 @@ def _end(fields: Mapping[str, Any]) -> End:
     )
 
 
+def _end_state(state: str) -> Literal["finished", "cancelled", "replaced"]:
+    if state == "cancelled":
+        return "cancelled"
+    return "replaced" if state == "replaced" else "finished"
+
+
+def _retract(fields: Mapping[str, Any]) -> Retract:
+    return Retract(str(fields["stream_id"]), int(fields["from_seq"]), int(fields["keep"]))
+
+
+def _replacement(fields: Mapping[str, Any]) -> Replacement:
+    return Replacement(str(fields["stream_id"]), str(fields["text"]))
+
+
 def _failure(fields: Mapping[str, Any]) -> Failure:
     error = fields["error"]
     return Failure(fields.get("stream_id"), str(error.get("code")), str(error["message"]), error.get("param"))
@@ -176,6 +207,8 @@ _BUILDERS: dict[str, Callable[[Mapping[str, Any]], Frame]] = {
     "queued": _queued,
     "started": _started,
     "delta": _delta,
+    "retract": _retract,
+    "replacement": _replacement,
     "slow_consumer": _slow_consumer,
     "end": _end,
     "error": _failure,

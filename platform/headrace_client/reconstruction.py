@@ -18,6 +18,7 @@ class Reconstruction:
         """Position of the last token that is in the text, or `after`."""
         self._parts: list[str] = []
         self._connection_seq: int | None = None
+        self._is_replaced = False
 
     @property
     def text(self) -> str:
@@ -50,6 +51,18 @@ class Reconstruction:
             raise SequenceError(message, stream_id=delta.stream_id)
         self.seq = delta.seq
         self._parts.append(delta.text)
+        return True
+
+    def retract(self, keep: int) -> None:
+        """Take back everything but the first `keep` characters."""
+        self._parts = [self.text[:keep]]
+
+    def replace(self, text: str) -> bool:
+        """Add what stands in the place of the rest; return False where that is here already."""
+        if self._is_replaced:
+            return False
+        self._is_replaced = True
+        self._parts.append(text)
         return True
 
     def finish(self, end: End) -> None:

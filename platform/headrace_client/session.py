@@ -20,7 +20,7 @@ from headrace_client.errors import (
     error_from_close,
     error_from_code,
 )
-from headrace_client.frames import Delta, End, Event, Failure, Started, encode, parse
+from headrace_client.frames import Delta, End, Event, Failure, Replacement, Retract, Started, encode, parse
 from headrace_client.reconstruction import Reconstruction
 
 STALLED_CLOSE_CODE = 4408
@@ -155,6 +155,10 @@ class StreamSession:
     def _is_news(self, event: Event) -> bool:
         if isinstance(event, Delta):
             return self.content.take(event)
+        if isinstance(event, Retract):
+            self.content.retract(event.keep)
+        if isinstance(event, Replacement):
+            return self.content.replace(event.text)
         if isinstance(event, Started):
             known, self._attempt = self._attempt, max(self._attempt, event.attempt)
             return event.attempt > known

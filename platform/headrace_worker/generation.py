@@ -1,10 +1,10 @@
 """One stream between its claim and its terminal entry: engine outputs in, log entries out. No I/O."""
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
 from tokenizers import Tokenizer
 
 from headrace_wire.continuation import EXACT_ENGINE, EngineTraits, Exact, Exactness, exactness
@@ -12,18 +12,19 @@ from headrace_wire.messages import (
     Delta,
     Ended,
     FinishReason,
+    Replacement,
     Started,
     StreamError,
     StreamState,
-    Timings,
     Usage,
 )
 from headrace_wire.request_queue import Claimed
 from headrace_wire.token_log import Append
+from headrace_worker.answer_text import AnswerText
+from headrace_worker.answer_times import AnswerTimes
 from headrace_worker.engine import EngineOutput
-from headrace_worker.stop_strings import StopStrings
+from headrace_worker.output_guard import OutputGuard
 from headrace_worker.takeover import History
-from headrace_worker.text_decoder import TextDecoder
 
 ENGINE_GAVE_UP = StreamError("engine_error", "The engine gave this request up.")
 
@@ -42,23 +43,24 @@ class Generation:
         "_awaits_history",
         "_cached_tokens",
         "_carry",
-        "_decoder",
+        "_early",
         "_emit",
         "_end_due",
-        "_first_token_at",
+        "_engine_credit",
         "_history",
+        "_instead",
         "_is_started",
-        "_last_token_at",
+        "_last",
         "_prompt_tokens",
-        "_queue_time",
         "_recalled",
-        "_stops",
+        "_text",
+        "_told_seq",
         "claimed",
-        "claimed_at",
         "credit",
         "deadline",
         "ended",
         "epoch",
+        "guard",
         "is_cancelling",
         "is_leaving",
         "owner",
@@ -67,6 +69,7 @@ class Generation:
         "request_id",
         "seq",
         "stream_id",
+        "times",
         "traits",
         "was_submitted",
     )
@@ -91,7 +94,11 @@ class Generation:
         """It is being given back to the queue."""
         self.was_submitted = False
         self.credit = claimed.credit if claimed.request.window else 0
-        """Position up to which it may generate; 0 for no limit."""
+        """Position up to which its reader lets it generate; 0 for no limit."""
+        self._engine_credit = 0
+        """What the engine was told."""
+        self._told_seq = 0
+        """Position of the last token whose text is in the log, and all before it."""
         self.owners_since = [claimed.epoch]
         """Epochs of its owners, ourselves included."""
         self.owner = owner
@@ -102,17 +109,20 @@ class Generation:
         self._end_due: Callable[[], None] | None = None
         self._recalled = 0
         self._carry = ""
-        """Text of recalled tokens that is not in the log yet."""
-        self._queue_time = claimed.queue_time
-        self._decoder: TextDecoder | None = None
+        """Text of tokens that are in the log without it: recalled, or let out by the guard since."""
+        self.guard: OutputGuard | None = None
+        """Set before `prepare` where guardrails apply."""
+        self._instead: Replacement | None = None
+        self._early: list[EngineOutput] = []
+        """What the engine gave before the input was found good."""
+        self._last: tuple[Sequence[int], Callable[[], None]] | None = None
+        """The engine has finished and the guard has not: its last tokens, and the end that waits."""
+        self._text: AnswerText | None = None
+        """Set by `prepare`."""
         self._prompt_tokens = len(claimed.request.prompt_ids) // 4
         self._cached_tokens = 0
-        sampling = claimed.request.sampling
-        self._stops = StopStrings(sampling.stop, include=sampling.include_stop) if sampling.stop else None
-        self.claimed_at = time.monotonic()
-        self._first_token_at = 0.0
-        self._last_token_at = 0.0
-        self.deadline = self.claimed_at + claimed.request.ttft_timeout_seconds
+        self.times = AnswerTimes(claimed.queue_time)
+        self.deadline = self.times.claimed_at + claimed.request.ttft_timeout_seconds
         """Monotonic time at which the engine must have given the next token."""
 
     # ---- in
@@ -122,9 +132,10 @@ class Generation:
         self._history = history
         self._is_started = True
         self._awaits_history = False
-        self._queue_time = history.queue_time
+        self.times.queue_time = history.queue_time
         self.owners_since = history.owners_since
         self.recall_position(len(history.token_ids))
+        self._told_seq = history.told_seq
         if self.is_held:
             self.deadline = math.inf
         if self._end_due is not None:
@@ -144,11 +155,11 @@ class Generation:
             DivergedError: its tokens and its text do not belong together.
         """
         self._prompt_tokens = len(prompt_ids)
-        self._decoder = TextDecoder(tokenizer, prompt_ids)
+        self._text = text = AnswerText(tokenizer, prompt_ids, self.request.sampling)
         history, self._history = self._history, None
         if history is None:
             return []
-        self._replay(history, self._decoder)
+        self._replay(history, text)
         if self.seq >= min(self.request.sampling.max_tokens, max_model_len - len(prompt_ids)):
             self._end(StreamState.FINISHED, FinishReason.LENGTH)
         return history.token_ids
@@ -194,16 +205,40 @@ class Generation:
         """Whether the engine is to give its first token still."""
         return self.was_submitted and self.seq == self._recalled and self.ended is None and not self.is_held
 
+    def take_credit(self) -> int:
+        """Return the position up to which its engine may generate, where that is more than it was told; else 0.
+
+        It is what the reader can take, and as much more as is held back from it (DESIGN 3.4); a guard sets its own
+        limit. The first call says 0 for no limit.
+        """
+        credit = self.credit + self.seq - self._told_seq if self.credit else 0
+        limit = self.guard.most_tokens if self.guard is not None else 0
+        credit = min(credit, limit) if credit and limit else credit or limit
+        if credit <= self._engine_credit:
+            return 0
+        self._engine_credit = credit
+        return credit
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the engine has come as far as it was told."""
+        return 0 < self._engine_credit <= self.seq
+
     @property
     def is_held(self) -> bool:
         """Whether it is out of credit: its engine holds it. Its deadline waits until there is more."""
-        return 0 < self.credit <= self.seq and self.ended is None
+        return 0 < self.credit <= self._told_seq and self.ended is None
 
     def extend(self, up_to: int, now: float) -> None:
-        """Let it generate up to this position."""
+        """Its reader can take as much as up to this position."""
         if self.is_held:  # it may have to wait for a slot, and to be computed anew
             self.deadline = now + self.request.ttft_timeout_seconds
         self.credit = up_to
+
+    def resumed(self, now: float) -> None:
+        """The engine was stopped and may go on."""
+        if math.isinf(self.deadline) and self._last is None and (self.guard is None or self.guard.is_open):
+            self.deadline = now + self.request.ttft_timeout_seconds
 
     def start(self) -> None:
         """Write the fence entry, once: the engine has accepted the request."""
@@ -218,22 +253,49 @@ class Generation:
 
     def feed(self, output: EngineOutput, now: float) -> bool:
         """Take an engine output; True when the engine must stop although it does not know (a stop string)."""
-        if self.ended is not None or self._decoder is None:
+        answer_text = self._text
+        if self.ended is not None or answer_text is None or self._last is not None:
+            return False
+        if self.guard is not None and not self.guard.is_open:
+            self._early.append(output)
+            self.times.token(now)
+            self.deadline = math.inf
             return False
         if not self._is_started:
             self.start()
         if output.cached_tokens:
             self._cached_tokens = output.cached_tokens
         if output.token_ids:
-            if not self._first_token_at:
-                self._first_token_at = now
-            self._last_token_at = now
-            is_last = 0 < self.credit <= self.seq + len(output.token_ids)
+            self.times.token(now)
+            is_last = 0 < self._engine_credit <= self.seq + len(output.token_ids)
             self.deadline = math.inf if is_last else now + self.request.inter_token_timeout_seconds
-        if output.finish_reason is None and self._stops is None:
-            self._write(output.token_ids, self._decoder.push_all(output.token_ids))
-            return False
-        return self._feed_carefully(output, self._decoder)
+        if output.finish_reason is None and not answer_text.has_stops:
+            self._write(output.token_ids, answer_text.push_all(output.token_ids))
+            return self._end_blocked()
+        return self._feed_carefully(output, answer_text)
+
+    def input_passed(self, now: float) -> None:
+        """The input was found good: what the engine gave meanwhile may go on its way."""
+        early, self._early = self._early, []
+        if self.guard is not None:
+            self.guard.is_open = True
+        for output in early:
+            self.feed(output, now)
+
+    def input_blocked(self, error: StreamError | None) -> None:
+        """The input was blocked: end with `error`, or with what stands in the place of an answer."""
+        if error is not None:
+            self.fail(error)
+        elif self.guard is not None:
+            self._end(StreamState.REPLACED, FinishReason.CONTENT_FILTER)
+
+    def judged(self) -> None:
+        """The guard has judged a window."""
+        if self.guard is None or self.ended is not None:
+            return
+        self._carry += self.guard.passed()
+        if not self._end_blocked():
+            self._finish_judged()
 
     def cancel(self) -> None:
         """End as its client asked; the engine was told.
@@ -248,69 +310,99 @@ class Generation:
 
     # ---- out
 
-    def _replay(self, history: History, decoder: TextDecoder) -> None:
+    def _replay(self, history: History, answer_text: AnswerText) -> None:
         """Bring decoder and stop strings to where they were, so that text goes on as if nothing had happened."""
         texts: list[str] = []
         for position, token_id in enumerate(history.token_ids, 1):
-            text, stop = self._match(decoder.push(token_id), position)
+            text, stop = answer_text.push(token_id, position)
             texts.append(text)
             if stop is not None:
                 self._end(StreamState.FINISHED, FinishReason.STOP, stop_reason=stop)
                 break
+        if self.guard is not None:
+            self.guard.is_open = True  # it has tokens: its input was found good
+            carry = self.guard.replay(texts, history.text)
+            if carry is None:
+                raise DivergedError(self.stream_id)
+            self._carry = carry
+            self._end_blocked()
+            return
         text = "".join(texts)
         if not text.startswith(history.text):
             raise DivergedError(self.stream_id)
         self._carry = text[len(history.text) :]
 
-    def _feed_carefully(self, output: EngineOutput, decoder: TextDecoder) -> bool:
+    def _feed_carefully(self, output: EngineOutput, answer_text: AnswerText) -> bool:
         """The way of outputs that end a stream or may do so: token by token, so that a stop counts its own tokens."""
         token_ids, finish = output.token_ids, output.finish_reason
         # The token that stopped the engine has no text, unless it was asked for (as in vLLM's own detokenizer).
         drop_last = finish is FinishReason.STOP and not self.request.sampling.include_stop
         texts: list[str] = []
         for i, token_id in enumerate(token_ids):
-            text = "" if drop_last and i == len(token_ids) - 1 else decoder.push(token_id)
-            released, stop = self._match(text, self.seq + i + 1)
+            if drop_last and i == len(token_ids) - 1:
+                break
+            released, stop = answer_text.push(token_id, self.seq + i + 1)
             texts.append(released)
             if stop is not None:
-                self._write(token_ids[: i + 1], "".join(texts))
-                self._end(StreamState.FINISHED, FinishReason.STOP, stop_reason=stop)
+                self._finish(token_ids[: i + 1], "".join(texts), FinishReason.STOP, stop)
                 return finish is None
         if finish is None:
             self._write(token_ids, "".join(texts))
-            return False
-        tail, stop = self._flush()
+            return self._end_blocked()
+        tail, stop = answer_text.flush(self.seq + len(token_ids))
         texts.append(tail)
-        self._write(token_ids, "".join(texts))
         if stop is not None:
-            self._end(StreamState.FINISHED, FinishReason.STOP, stop_reason=stop)
-        elif finish in {FinishReason.ERROR, FinishReason.ABORT}:  # nobody asked for it: aborts of ours are not reported
-            self._end(StreamState.FAILED, FinishReason.ERROR, error=ENGINE_GAVE_UP)
+            self._finish(token_ids, "".join(texts), FinishReason.STOP, stop)
         else:
-            self._end(StreamState.FINISHED, finish, stop_reason=output.stop_reason)
+            self._finish(token_ids, "".join(texts), finish, output.stop_reason)
         return False
 
-    def _match(self, text: str, position: int) -> tuple[str, str | None]:
-        if self._stops is None or not text or position <= self.request.sampling.min_tokens:
-            return text, None
-        return self._stops.push(text)
+    def _finish(self, token_ids: Sequence[int], text: str, finish: FinishReason, stop_reason: str | int | None) -> None:
+        """Write the engine's last tokens and end; where the guard is not done, both wait."""
+        if finish in {FinishReason.ERROR, FinishReason.ABORT}:  # nobody asked for it: aborts of ours are not reported
+            end = partial(self._end, StreamState.FAILED, FinishReason.ERROR, error=ENGINE_GAVE_UP)
+        else:
+            end = partial(self._end, StreamState.FINISHED, finish, stop_reason=stop_reason)
+        if self.guard is not None:
+            self._carry += self.guard.push(text, len(token_ids)) + self.guard.end()
+            self._last = token_ids, end
+            self.deadline = math.inf
+            if not self._end_blocked():
+                self._finish_judged()
+            return
+        self._write(token_ids, text)
+        end()
 
-    def _flush(self) -> tuple[str, str | None]:
-        """Return what the decoder and the stop strings still hold, and a stop string that it completes."""
-        text = self._decoder.flush() if self._decoder is not None else ""
-        if self._stops is None:
-            return text, None
-        released, stop = self._match(text, self.seq + 1)
-        return (released, stop) if stop is not None else (released + self._stops.flush(), None)
+    def _finish_judged(self) -> None:
+        """End where the engine has finished, and the guard too."""
+        if self._last is not None and self.guard is not None and self.guard.is_settled:
+            (token_ids, end), self._last = self._last, None
+            self._emit_delta(token_ids, "")
+            end()
+
+    def _end_blocked(self) -> bool:
+        """End where the guard says so; True when it does."""
+        if self.guard is None or not self.guard.is_blocked:
+            return False
+        self._end(StreamState.REPLACED, FinishReason.CONTENT_FILTER)
+        return True
 
     def _write(self, token_ids: Sequence[int], text: str) -> None:
         count = len(token_ids)
+        if count:  # an entry's id is the position of its last token: text cannot stand alone
+            self._emit_delta(token_ids, self.guard.push(text, count) if self.guard is not None else text)
+
+    def _emit_delta(self, token_ids: Sequence[int], text: str) -> None:
+        count, at = len(token_ids), self.seq
         if not count:
-            return  # an entry's id is the position of its last token: text cannot stand alone
-        at = self.seq
+            return
         self.seq = seq = at + count
         if self._carry:
             text, self._carry = self._carry + text, ""
+        if text:
+            self._told_seq = seq
+            if not self.times.first_text_at:
+                self.times.first_text_at = self.times.last_token_at
         self._emit(Append(Delta(self.stream_id, self.epoch, seq, count, text), token_ids, at))
 
     def _end(
@@ -323,21 +415,36 @@ class Generation:
     ) -> None:
         if self.ended is not None:
             return
+        if self._last is not None:
+            (token_ids, _), self._last = self._last, None
+            self._emit_delta(token_ids, "")
         if self._awaits_history:
             self.deadline = math.inf
             self._end_due = partial(self._end, state, finish_reason, stop_reason=stop_reason, error=error)
             return
         usage = Usage(self._prompt_tokens, self.seq, min(self._cached_tokens, self._prompt_tokens))
         self.ended = Ended(
-            self.stream_id, self.epoch, self.seq + 1, state, finish_reason, stop_reason, usage, self._timings(), error
+            self.stream_id,
+            self.epoch,
+            self.seq + 1,
+            state,
+            finish_reason,
+            stop_reason,
+            usage,
+            self.times.timings(is_guarded=self.guard is not None),
+            error,
+            self._replacement() if state is StreamState.REPLACED else None,
         )
         self._emit(Append(self.ended, log_ttl_seconds=self.request.log_ttl_seconds))
 
-    def _timings(self) -> Timings:
-        if not self._first_token_at:
-            return Timings(self._queue_time)
-        return Timings(
-            self._queue_time,
-            self._first_token_at - self.claimed_at,
-            self._last_token_at - self._first_token_at,
-        )
+    def replace(self, text: str) -> None:
+        """End before anything was generated; `text` stands in the answer's place."""
+        self._instead = Replacement(text)
+        self._end(StreamState.REPLACED, FinishReason.CONTENT_FILTER)
+
+    def _replacement(self) -> Replacement | None:
+        if self.guard is None:
+            return self._instead
+        found = self.guard.replacement
+        # Text that passed, and that no token came after which could have carried it.
+        return msgspec.structs.replace(found, text=self._carry + found.text) if self._carry else found

@@ -135,4 +135,4 @@ def _not_before(generation: Generation) -> float:
     recent = generation.owners_since[-SUSPENSIONS_PER_MINUTE:]
     if len(recent) < SUSPENSIONS_PER_MINUTE:
         return 0.0
-    return generation.claimed_at + (recent[0] - generation.epoch) / 1000 + 60.0
+    return generation.times.claimed_at + (recent[0] - generation.epoch) / 1000 + 60.0

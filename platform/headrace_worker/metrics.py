@@ -9,6 +9,7 @@ from headrace_wire.request_queue import Claimed
 from headrace_wire.timing import TPOT_BUCKETS_SECONDS, TTFT_BUCKETS_SECONDS, tpot_seconds
 from headrace_worker.checkpoint_metrics import CheckpointMetrics
 from headrace_worker.engine import EngineStats
+from headrace_worker.guard_metrics import GuardMetrics
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class WorkerMetrics:
         )
 
         self._checkpoints = CheckpointMetrics(registry)
+        self.guard = GuardMetrics(registry)
 
     def claimed(self, claimed: Claimed) -> None:
         """Count a claim."""

@@ -6,13 +6,17 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from headrace_guard.findings import Subject
+from headrace_guard.policy_store import PolicyMissingError, PolicyStore
 from headrace_wire import codec
 from headrace_wire.continuation import Exactness, NotExact
+from headrace_wire.interventions import Intervention
 from headrace_wire.messages import Ended, GenerateRequest, Started, StreamError
 from headrace_wire.token_log import TokenLog
 from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineRequest
 from headrace_worker.generation import DivergedError, Generation
 from headrace_worker.outbox import KEPT_ENTRIES, Outbox
+from headrace_worker.output_guard import OutputGuard
 from headrace_worker.publisher import Publisher
 from headrace_worker.takeover import FencedError, LogBrokenError, LogGoneError, take_over
 
@@ -21,15 +25,26 @@ log = logging.getLogger(__name__)
 CAREFUL_SECONDS = 30.0
 """After the start of an engine whose predecessor died."""
 
+UNGUARDED = StreamError(
+    "guardrail_unavailable",
+    "The guardrails of this request are not known here, so nothing may be generated.",
+    None,
+    5.0,
+)
+
 UNREADABLE = StreamError("engine_error", "What was logged of this answer cannot be continued; what was sent stands.")
 
 
 class Starter:
     """Starts generations on the engine that is attached; `engine` is None between two."""
 
-    def __init__(self, token_log: TokenLog, publisher: Publisher) -> None:
+    def __init__(
+        self, token_log: TokenLog, publisher: Publisher, policies: PolicyStore, report: Callable[[Intervention], None]
+    ) -> None:
         self._log = token_log
         self._publisher = publisher
+        self._policies = policies
+        self._report = report
         self._rendering = asyncio.Lock()
         self._turns = asyncio.Lock()
         self._moved: dict[str, asyncio.Event] = {}
@@ -108,6 +123,15 @@ class Starter:
         request, engine, info = generation.request, self.engine, self.info
         if engine is None or info is None:
             raise EngineDeadError("no engine")
+        if request.guard is not None and request.guard.answer is not None:
+            generation.replace(request.guard.answer)
+            return False
+        try:
+            generation.guard = await self._guard(request)
+        except PolicyMissingError as error:
+            log.warning("unguarded stream_id=%s: %s", generation.stream_id, error)
+            generation.fail(UNGUARDED)
+            return False
         prompt_ids = await self._prompt_ids(request, info)
         try:
             generated_ids = generation.prepare(info.tokenizer, prompt_ids, max_model_len=info.max_model_len)
@@ -117,7 +141,6 @@ class Starter:
         if generation.ended is not None or generation.is_leaving:
             return False
         submitting()
-        credit = generation.credit
         await engine.submit(
             EngineRequest(
                 generation.request_id,
@@ -125,16 +148,33 @@ class Starter:
                 request.sampling,
                 request.cache_salt,
                 generated_ids,
-                credit=credit,
+                credit=generation.take_credit(),
                 ahead=generation.claimed.had_owner,
                 tenant_id=request.tenant_id,
                 stream_id=request.stream_id,
             )
         )
         generation.was_submitted = True
-        if generation.credit != credit:
-            engine.credit({generation.request_id: generation.credit})
+        if credit := generation.take_credit():
+            engine.credit({generation.request_id: credit})
         return True
+
+    async def _guard(self, request: GenerateRequest) -> OutputGuard | None:
+        """Return the guard of an answer; None where no policy applies.
+
+        Raises:
+            PolicyMissingError: it is not known what applies, or a policy is not there.
+        """
+        terms = request.guard
+        if terms is None:
+            raise PolicyMissingError("the request does not say which guardrails apply")
+        if not terms.policies:
+            return None
+        guard = await self._policies.get(terms.policies)
+        subject = Subject(
+            request.stream_id, request.tenant_id, request.deployment, terms.excerpts, salt=request.cache_salt
+        )
+        return OutputGuard(guard, subject, self._report)
 
     @asynccontextmanager
     async def _in_turn(self, generation: Generation) -> AsyncIterator[None]:

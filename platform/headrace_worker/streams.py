@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from headrace_wire.continuation import EXACT_ENGINE
 from headrace_wire.functions import Functions
+from headrace_wire.interventions import Intervention
 from headrace_wire.messages import StreamError, StreamState
 from headrace_wire.request_queue import Claimed, RequestQueue
 from headrace_wire.token_log import Append, TokenLog
@@ -18,8 +19,10 @@ from headrace_worker.deadlines import Deadlines
 from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineOutput, EngineStats, RequestRefusedError
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.generation import Generation
+from headrace_worker.guarding import Guarding
 from headrace_worker.handover import Handover
 from headrace_worker.holding import SLOW_CONSUMER, Holds
+from headrace_worker.judging import Judging
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.outbox import Outbox
 from headrace_worker.publisher import Publisher
@@ -49,6 +52,7 @@ class Streams:
         metrics: WorkerMetrics,
         *,
         limits: HoldLimits,
+        guarding: Guarding,
         checkpoints: CheckpointSettings | None = None,
     ) -> None:
         self.publisher = Publisher(redis_url, functions, token_log, queue, on_drop=self._dropped)
@@ -57,13 +61,15 @@ class Streams:
         self._live: dict[str, Generation] = {}
         self._requests: dict[str, Generation] = {}
         """Those that the engine has, by its name for them."""
-        self._starter = Starter(token_log, self.publisher)
+        self._starter = Starter(token_log, self.publisher, guarding.policies, self._report)
+        self._guarding = guarding
         self._holds = Holds(limits, show=self._show, suspend=self._suspend)
         self._handover = Handover(
             self.publisher, queue, metrics, save=self._save, stop=self._withdraw, forget=self._retire
         )
         self._checkpoints = CheckpointDisposal(checkpoints) if checkpoints is not None else None
         self._tasks = asyncio.TaskGroup()
+        self._judging = Judging(guarding.judges, self._tasks, guarding.metrics, judged=self._judged)
         self._deadlines = Deadlines(self._waiting_for_tokens, self._end_stalled)
         self.batch_max: int | None = None
         """The deployment's bound of concurrent requests, below what the engine could run."""
@@ -77,6 +83,7 @@ class Streams:
                 self._tasks.create_task(self.publisher.run(), name="publisher")
                 self._tasks.create_task(self._deadlines.run(), name="deadlines")
                 self._tasks.create_task(self._holds.run(), name="holds")
+                self._tasks.create_task(self._guarding.interventions.run(), name="interventions")
         finally:
             if self._checkpoints is not None:
                 self._checkpoints.close()
@@ -153,31 +160,49 @@ class Streams:
         now = time.monotonic()
         requests = self._requests
         tokens, to_abort = 0, []
+        raised: dict[str, int] = {}
         for output in outputs:
             generation = requests.get(output.request_id)
             if generation is None:
                 continue
             tokens += len(output.token_ids)
-            try:
-                is_stopped = generation.feed(output, now)
-            except Exception:  # one stream's trouble is not the others'
-                log.exception("failed on an output stream_id=%s", generation.stream_id)
-                generation.fail(INTERNAL)
-                is_stopped = True
-            if is_stopped:
+            if self._must_stop(generation, output, now):
                 to_abort.append(output.request_id)
             if generation.ended is not None:
                 self._retire(generation)
-            elif generation.is_held:
-                self._hold(generation, now)
-            else:
-                self._deadlines.moved(generation)
+            elif (credit := self._moved(generation, now)) > 0:
+                raised[output.request_id] = credit
+            if generation.guard is not None:
+                self._judging.consider(generation)
             if (self._starter.is_careful or generation.claimed.attempt > 1) and output.token_ids:
                 self._came_forward(generation, len(output.token_ids))
         self.publisher.flush()
         self._metrics.generated(tokens)
+        if raised and self._starter.engine is not None:
+            self._starter.engine.credit(raised)
         if to_abort:
             self._tasks.create_task(self._abort(to_abort))
+
+    def _must_stop(self, generation: Generation, output: EngineOutput, now: float) -> bool:
+        """Give a generation what the engine has for it; True when the engine must stop although it does not know."""
+        try:
+            return generation.feed(output, now)
+        except Exception:  # one stream's trouble is not the others'
+            log.exception("failed on an output stream_id=%s", generation.stream_id)
+            generation.fail(INTERNAL)
+            return True
+
+    def _moved(self, generation: Generation, now: float, *, is_judged: bool = False) -> int:
+        """See to a stream that has got further; return what its engine is to be told of its credit, or 0."""
+        if generation.is_held:
+            self._hold(generation, now)
+            return 0
+        was_stopped = generation.is_stopped
+        credit = generation.take_credit() if was_stopped or is_judged else 0
+        if credit and was_stopped:
+            generation.resumed(now)
+        self._deadlines.moved(generation)
+        return credit
 
     def cancel(self, reasons: Mapping[str, str]) -> None:
         """Stop streams that their clients cancelled; the end is written when the engine has stopped them."""
@@ -203,8 +228,8 @@ class Streams:
             if was_held and not generation.is_held:
                 self._holds.remove(generation)
                 self._deadlines.moved(generation)
-            if generation.was_submitted:
-                raised[generation.request_id] = up_to
+            if generation.was_submitted and (credit := generation.take_credit()):
+                raised[generation.request_id] = credit
         if raised and self._starter.engine is not None:
             self._starter.engine.credit(raised)
 
@@ -307,6 +332,24 @@ class Streams:
             generation.start()
             if generation.is_held:
                 self._hold(generation, time.monotonic())
+            self._judging.check_input(generation)
+            self._judging.consider(generation)  # of what an earlier owner left
+
+    # ---- guarded
+
+    def _report(self, record: Intervention) -> None:
+        self._guarding.interventions.put(record)
+        self._guarding.metrics.intervened(record)
+
+    def _judged(self, generation: Generation) -> None:
+        """A window was judged: the stream has ended, or its engine may go on further than before."""
+        if generation.ended is not None:
+            self._requests.pop(generation.request_id, None)
+            self._tasks.create_task(self._abort([generation.request_id]))
+            self._retire(generation)
+        elif (credit := self._moved(generation, time.monotonic(), is_judged=True)) and self._starter.engine is not None:
+            self._starter.engine.credit({generation.request_id: credit})
+        self._judging.consider(generation)
 
     # ---- ending
 

@@ -36,6 +36,8 @@ class History(Struct, frozen=True):
     """All of it, with its token ids, so that what a restarted Redis has lost of it can be written again."""
     token_ids: list[int]
     text: str
+    told_seq: int
+    """Position of the last entry with text."""
     queue_time: float
     """Of the first owner."""
     owners_since: list[int]
@@ -94,6 +96,7 @@ def _history(entries: Sequence[AnyLogEntry], token_ids: list[int]) -> History:
         appends,
         token_ids[:reached],
         "".join(entry.text for entry in entries if isinstance(entry, Delta)),
+        max((entry.seq for entry in entries if isinstance(entry, Delta) and entry.text), default=0),
         starts[0].queue_time,
         [entry.epoch for entry in starts],
     )

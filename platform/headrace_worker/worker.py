@@ -8,6 +8,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from headrace_guard.judges.pool import JudgePool
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.linked_functions import LinkedFunctions
 from headrace_wire.redis_client import connect
@@ -16,6 +17,7 @@ from headrace_wire.token_log import TokenLog
 from headrace_worker.config import WorkerConfig
 from headrace_worker.deployment_watch import DeploymentWatch
 from headrace_worker.engine_host import EngineFactory, EngineHost
+from headrace_worker.guarding import Guarding
 from headrace_worker.intake import Intake
 from headrace_worker.lease import Lease
 from headrace_worker.metrics import WorkerMetrics
@@ -40,6 +42,7 @@ class Worker:
         self._functions = functions = LinkedFunctions(self._redis, config.redis_url)
         queue = RequestQueue(self._redis, functions)
         bell = RequestQueue(self._bell, functions)
+        self._judges = JudgePool()
         self._streams = Streams(
             config.redis_url,
             functions,
@@ -47,6 +50,7 @@ class Worker:
             queue,
             self._metrics,
             limits=config.hold_limits,
+            guarding=Guarding.create(self._redis, self._judges, metrics.guard),
             checkpoints=config.checkpoints,
         )
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
@@ -163,6 +167,7 @@ class Worker:
     async def _shutdown(self) -> None:
         await self._lease.leave()
         await self._host.shutdown()
+        await self._judges.close()
         for client in (self._functions, self._redis, self._control, self._bell, self._snapshots):
             await client.aclose()
         log.info("worker ended")

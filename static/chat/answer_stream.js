@@ -47,6 +47,11 @@ export class AnswerStream {
     if (frame.type === "delta") {
       this.#pending.push(frame.text);
       this.#frameRequest ||= requestAnimationFrame(() => this.#flush());
+    } else if (frame.type === "replacement") {
+      this.#pending.push(frame.text);
+    } else if (frame.type === "retract") {
+      this.#pending.length = 0;
+      this.#view?.rewrite(this.#stream.text);
     } else if (frame.type === "queued") {
       this.#wait(waitingText(frame));
     } else if (frame.type === "started") {

@@ -6,7 +6,7 @@ import { LiveText } from "./live_text.js";
 const ENDINGS = {
   stopped: "Stopped",
   length: "The answer reached its length limit.",
-  content_filter: "The rest was withheld by a policy.",
+  content_filter: "A guardrail ended this answer.",
 };
 
 export class MessageView {
@@ -51,6 +51,14 @@ export class MessageView {
     this.#waiting = null;
     this.#live.append(text);
     this.onGrow();
+  }
+
+  /** Shows `text` in the place of what has come. */
+  rewrite(text) {
+    const live = this.element.querySelector(".live");
+    live.replaceChildren();
+    this.#live = new LiveText(live);
+    if (text) this.append(text);
   }
 
   // ---- states

@@ -3,6 +3,7 @@
 export class Reconstruction {
   #parts = [];
   #connectionSeq = null;
+  #isReplaced = false;
 
   /** Begins after position `after`, which the caller has already. */
   constructor(after = 0) {
@@ -17,6 +18,19 @@ export class Reconstruction {
   /** What follows comes over another connection, which was asked to go on after `seq`. */
   connected() {
     this.#connectionSeq = null;
+  }
+
+  /** Takes back everything but the first `keep` characters (code points, not UTF-16 units). */
+  retract(keep) {
+    this.#parts = [Array.from(this.text).slice(0, keep).join("")];
+  }
+
+  /** Adds what stands in the place of the rest; false where that is here already. */
+  replace(text) {
+    if (this.#isReplaced) return false;
+    this.#isReplaced = true;
+    this.#parts.push(text);
+    return true;
   }
 
   /**

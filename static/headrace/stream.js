@@ -119,6 +119,11 @@ export class HeadraceStream {
     if (frame.type === "delta") {
       if (!this.#content.take(frame)) return false;
       if (!this.#onFrame) this.#unread.push({ seq: frame.seq, text: frame.text });
+    } else if (frame.type === "retract") {
+      this.#content.retract(frame.keep);
+    } else if (frame.type === "replacement") {
+      if (!this.#content.replace(frame.text)) return false;
+      if (!this.#onFrame) this.#unread.push({ seq: this.seq, text: frame.text });
     } else if (frame.type === "started") {
       if (frame.attempt <= this.#attempt) return false; // told before, over another connection
       this.#attempt = frame.attempt;

@@ -5,6 +5,7 @@ from redis.asyncio import Redis
 
 from apps.streams.gateway import Gateway
 from headrace_wire import redis_keys
+from headrace_wire.guard_policy import GuardTerms
 from headrace_wire.messages import GenerateRequest, SamplingParams
 from tests.support.snapshots import publish_snapshot
 
@@ -29,7 +30,14 @@ async def admit(
 ) -> None:
     """Open the log and admit a request, past rendering."""
     request = GenerateRequest(
-        stream_id, "a" * 32, deployment, SamplingParams(max_tokens=8), "salt", prompt_ids=b"\1\0\0\0", window=window
+        stream_id,
+        "a" * 32,
+        deployment,
+        SamplingParams(max_tokens=8),
+        "salt",
+        prompt_ids=b"\1\0\0\0",
+        window=window,
+        guard=GuardTerms(),
     )
     await gateway.functions.call_many(
         [

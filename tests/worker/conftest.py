@@ -21,6 +21,7 @@ from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from headrace_wire import codec, redis_keys
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.functions import Functions, Reply
+from headrace_wire.guard_policy import GuardTerms
 from headrace_wire.ids import new_incarnation, new_stream_id
 from headrace_wire.messages import (
     AnyLogEntry,
@@ -106,6 +107,7 @@ class Desk:
         tenant_id: str = "t",
         window: int = 0,
         continue_inexactly: tuple[str, ...] = (),
+        guard: GuardTerms | None = GuardTerms(),  # noqa: B008  # frozen
         **sampling: object,
     ) -> str:
         """Admit a stream; the prompt is ids, raw text or a conversation."""
@@ -124,6 +126,7 @@ class Desk:
             raw_prompt=prompt if isinstance(prompt, str) else "",
             window=window,
             continue_inexactly=continue_inexactly,
+            guard=guard,
             ttft_timeout_seconds=ttft_timeout_seconds,
             inter_token_timeout_seconds=inter_token_timeout_seconds,
         )

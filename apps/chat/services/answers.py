@@ -32,7 +32,7 @@ _STATES = {
     StreamState.FINISHED: MessageState.COMPLETE,
     StreamState.CANCELLED: MessageState.STOPPED,
     StreamState.FAILED: MessageState.FAILED,
-    StreamState.REPLACED: MessageState.FAILED,
+    StreamState.REPLACED: MessageState.COMPLETE,
 }
 
 
@@ -73,9 +73,12 @@ def ending_of(entries: Sequence[AnyLogEntry] | None) -> Ending:
     end = entries[-1] if entries else None
     if not entries or not isinstance(end, Ended):
         return Ending(MessageState.FAILED, "", "", {}, StreamGoneError.code, EXPIRED)
+    content = "".join(entry.text for entry in entries if isinstance(entry, Delta))
+    if end.replacement is not None:
+        content = end.replacement.applied_to(content)
     return Ending(
         state=_STATES[end.state],
-        content="".join(entry.text for entry in entries if isinstance(entry, Delta)).replace("\x00", "\ufffd"),
+        content=content.replace("\x00", "\ufffd"),
         finish_reason=end.finish_reason.value,
         usage=msgspec.to_builtins(
             {

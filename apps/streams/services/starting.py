@@ -17,6 +17,7 @@ from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.limits import NO_PLACE, OnWait, QueueNews
 from apps.streams.refusals import refusal_error
+from apps.streams.services.guarding import input_guard
 from apps.streams.services.reading import stream_attach, window_of
 from apps.streams.subscription import Subscription
 from headrace_wire.admission import AdmissionTerms, Rates
@@ -55,6 +56,10 @@ class StartedStream(Struct, frozen=True):
     """Unix seconds at which it was asked for first."""
     rates: Rates = Rates()
     """What is left of the caller's rate limits."""
+    guardrails: tuple[str, ...] = ()
+    """Names of the policies that apply."""
+    awaits_verdict: bool = False
+    """The worker judges the request too: until it has, what was asked may still be refused."""
     is_replay: bool = False
     """The caller's idempotency key had started it before: the subscription gives it from its beginning."""
 
@@ -96,6 +101,8 @@ async def stream_start(
     Raises:
         InvalidApiKeyError: the caller's access ended while it waited for its turn.
         InvalidRequestError: the plan does not allow the priority.
+        ContentFilterError: a guardrail blocks it.
+        GuardrailUnavailableError: a guardrail that applies cannot be read.
         ContextLengthError: prompt and answer do not fit.
         ServerOverloadedError: the queue is full.
         RateLimitError: a limit of requests or tokens per minute is reached; nothing was counted.
@@ -108,13 +115,23 @@ async def stream_start(
     if gateway.draining:
         raise DrainingError("This gateway is shutting down; send the request again.", retry_after_seconds=1.0)
     stream_id = options.stream_id or new_stream_id()
+    salt = cache_salt(gateway.secret, caller.tenant.id)
+    guarded = await input_guard(
+        gateway=gateway,
+        caller=caller,
+        deployment=deployment,
+        stream_id=stream_id,
+        salt=salt,
+        conversation=conversation,
+    )
+    conversation = guarded.conversation
     prompt_ids = await _render(gateway, deployment, conversation)
     request = GenerateRequest(
         stream_id=stream_id,
         tenant_id=caller.tenant.id,
         deployment=deployment.name,
         sampling=_complete(gateway, deployment, sampling, prompt_ids),
-        cache_salt=cache_salt(gateway.secret, caller.tenant.id),
+        cache_salt=salt,
         prompt_ids=pack_token_ids(prompt_ids or ()),
         conversation=() if prompt_ids is not None else tuple(conversation),
         window=window_of(caller.tenant, options.window),
@@ -122,6 +139,7 @@ async def stream_start(
         log_ttl_seconds=caller.tenant.retention_seconds,
         ttft_timeout_seconds=deployment.ttft_timeout_seconds,
         inter_token_timeout_seconds=deployment.inter_token_timeout_seconds,
+        guard=guarded.terms,
     )
     # Before admission, so that nothing can be delivered that nobody waits for.
     subscription = gateway.delivery.subscribe(stream_id, caller=caller)
@@ -152,7 +170,17 @@ async def stream_start(
     place = gateway.watch_place(subscription, admission.place)
     deadline = deployment.queue_timeout_seconds
     created_at = options.idempotency.created_at if options.idempotency else int(time.time())
-    return StartedStream(stream_id, deployment, place, deadline, subscription, created_at, rates=admission.rates)
+    return StartedStream(
+        stream_id,
+        deployment,
+        place,
+        deadline,
+        subscription,
+        created_at,
+        rates=admission.rates,
+        guardrails=guarded.names,
+        awaits_verdict=guarded.awaits_verdict,
+    )
 
 
 def _check_priority(caller: Caller, priority: int | None) -> None:

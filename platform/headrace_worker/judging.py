@@ -1,0 +1,175 @@
+"""Window rules at work: each stream has one window judged at a time, by all its rules at once."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from headrace_guard.combination import BoundWindowRule
+from headrace_guard.findings import window_record
+from headrace_guard.judges.verdicts import JudgeFailure, Verdict
+from headrace_guard.windows import Window
+from headrace_wire.guard_policy import Direction, WindowRule
+from headrace_wire.interventions import Intervention, Outcome
+from headrace_wire.messages import StreamError
+from headrace_worker.generation import Generation
+from headrace_worker.guard_metrics import GuardMetrics
+from headrace_worker.output_guard import OutputGuard
+
+log = logging.getLogger(__name__)
+
+NOT_JUDGED = StreamError(
+    "guardrail_unavailable",
+    "A guardrail could not judge this answer in time, and lets nothing pass unjudged; try again later.",
+    None,
+    5.0,
+)
+BLOCKED_INPUT = StreamError("content_filter", "Your request was blocked by a guardrail of this service.")
+
+
+class Judges(Protocol):
+    """Whoever judges windows."""
+
+    async def judge(self, rule: WindowRule, text: str, *, tenant_id: str, deadline_seconds: float) -> Verdict:
+        """Judge one text by one rule.
+
+        Raises:
+            JudgeFailure: there is no verdict.
+        """
+        ...
+
+
+class Decision(Struct, frozen=True):
+    """What all rules say of one window."""
+
+    block: BoundWindowRule | None = None
+    """The first that blocks it."""
+    has_failed: bool = False
+    """A judge failed whose policy lets nothing pass unjudged."""
+
+
+class Judging:
+    """Has windows judged and tells when one was. Belongs to one event loop."""
+
+    def __init__(
+        self, judges: Judges, tasks: asyncio.TaskGroup, metrics: GuardMetrics, *, judged: Callable[[Generation], None]
+    ) -> None:
+        """`judged` is called after each step: the stream may have ended, or may go on further than before."""
+        self._judges = judges
+        self._tasks = tasks
+        self._metrics = metrics
+        self._judged = judged
+        self._under_way: set[str] = set()
+
+    def check_input(self, generation: Generation) -> None:
+        """Have the request itself judged, beside its prefill; nothing goes out until that has passed."""
+        guard = generation.guard
+        if guard is not None and not guard.is_open and generation.request_id not in self._under_way:
+            self._under_way.add(generation.request_id)
+            self._tasks.create_task(self._judge_input(generation, guard))
+
+    def consider(self, generation: Generation) -> None:
+        """Have the next window judged, if there is one."""
+        guard = generation.guard
+        if guard is None or not guard.is_open or generation.request_id in self._under_way:
+            return
+        window = guard.due()
+        if window is not None:
+            self._under_way.add(generation.request_id)
+            self._tasks.create_task(self._judge_windows(generation, guard, window))
+
+    async def _judge_input(self, generation: Generation, guard: OutputGuard) -> None:
+        text = generation.request.guard.input_text if generation.request.guard is not None else ""
+        try:
+            decision = await self._decide(
+                guard, guard.guard.input_rules, Window(text, 0, len(text), 0), Direction.INPUT
+            )
+        finally:
+            self._under_way.discard(generation.request_id)
+        if generation.ended is not None or generation.is_leaving:
+            return
+        if decision.has_failed:
+            generation.fail(NOT_JUDGED)
+        elif decision.block is not None:
+            guard.block_input(decision.block)
+            refuses = guard.guard.refuses_input(decision.block.policy)
+            generation.input_blocked(BLOCKED_INPUT if refuses else None)
+        else:
+            generation.input_passed(time.monotonic())
+        self._judged(generation)
+
+    async def _judge_windows(self, generation: Generation, guard: OutputGuard, window: Window) -> None:
+        due: Window | None = window
+        try:
+            while due is not None:
+                decision = await self._decide(guard, guard.guard.output_rules, due, Direction.OUTPUT)
+                if generation.ended is not None or generation.is_leaving:
+                    return
+                if decision.has_failed:
+                    generation.fail(NOT_JUDGED)
+                elif decision.block is not None:
+                    guard.tripped(decision.block)
+                generation.judged()
+                self._judged(generation)
+                due = guard.due()
+        finally:
+            self._under_way.discard(generation.request_id)
+
+    async def _decide(
+        self, guard: OutputGuard, rules: Sequence[BoundWindowRule], window: Window, direction: Direction
+    ) -> Decision:
+        """Ask all rules at once; the strictest answer counts."""
+        begun_at = time.monotonic()
+        answers = await asyncio.gather(*(self._ask(guard, bound, window.text) for bound in rules))
+        seconds = time.monotonic() - begun_at
+        self._metrics.judged(direction, seconds)
+        block: BoundWindowRule | None = None
+        has_failed = False
+        for bound, answer in zip(rules, answers, strict=True):
+            outcome = self._outcome(guard, bound, answer)
+            if outcome is None:
+                continue
+            finding = answer.reason if isinstance(answer, JudgeFailure) else answer.finding
+            record = window_record(
+                guard.guard,
+                guard.subject,
+                bound,
+                window,
+                direction,
+                finding=finding,
+                outcome=outcome,
+                held_ms=seconds * 1000,
+            )
+            guard.report(record)
+            has_failed = has_failed or outcome is Outcome.FAILED
+            if outcome is Outcome.BLOCKED and block is None:
+                block = bound
+        return Decision(block, has_failed)
+
+    async def _ask(self, guard: OutputGuard, bound: BoundWindowRule, text: str) -> Verdict | JudgeFailure:
+        deadline = guard.guard.policies[bound.policy].judge_deadline_seconds
+        try:
+            return await self._judges.judge(
+                bound.rule, text, tenant_id=guard.subject.tenant_id, deadline_seconds=deadline
+            )
+        except JudgeFailure as failure:
+            return failure
+        except Exception:
+            log.exception("a judge failed in its own way rule=%s", bound.rule.key)
+            return JudgeFailure("error", "The judge failed.")
+
+    def _outcome(self, guard: OutputGuard, bound: BoundWindowRule, answer: Verdict | JudgeFailure) -> Outcome | None:
+        if isinstance(answer, JudgeFailure):
+            self._metrics.judge_failed(answer.reason)
+            log.warning("no verdict rule=%s reason=%s: %s", bound.rule.key, answer.reason, answer)
+            return Outcome.FAILED if guard.guard.is_closed(bound) else Outcome.UNCHECKED
+        if not answer.found:
+            return None
+        return Outcome.BLOCKED if bound.blocks else Outcome.FLAGGED
+
+
+Report = Callable[[Intervention], None]
+"""Takes what guardrails did to where it is kept; never waits."""
