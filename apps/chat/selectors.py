@@ -4,12 +4,15 @@ from datetime import datetime
 from typing import NamedTuple, Self
 from uuid import UUID
 
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.db.models import Q
 
 from apps.chat.enums import MessageRole, MessageState
 from apps.chat.errors import ConversationNotFoundError
 from apps.chat.models import Conversation, Message
-from apps.tenants.models import Membership
+from apps.guardrails.bench_sources import StoredAnswer
+from apps.tenants.enums import ExcerptRetention
+from apps.tenants.models import Membership, Tenant
 from headrace_wire.errors import InvalidRequestError
 from headrace_wire.messages import ChatTurn
 
@@ -107,6 +110,27 @@ def messages_streaming() -> list[Message]:
     """Returns every answer, of all tenants, whose end is not stored; the oldest first."""
     found = Message.all_tenants.filter(state=MessageState.STREAMING)
     return list(found.select_related("conversation").order_by("started_at")[:1000])
+
+
+def answers_to_replay(*, tenant: Tenant, user: AbstractBaseUser, limit: int) -> list[StoredAnswer]:
+    """Returns the newest complete answers for the test bench of guardrails.
+
+    What was said stays with the user: these are the user's own, and those of others only where the tenant has excerpts
+    of interventions kept in full.
+    """
+    rows = Message.objects.for_tenant(tenant).filter(role=MessageRole.ASSISTANT, state=MessageState.COMPLETE)
+    if tenant.intervention_excerpts != ExcerptRetention.FULL:
+        rows = rows.filter(conversation__user_id=user.pk)
+    return [
+        StoredAnswer(
+            key=str(row.pk), label=f"{row.created_at:%Y-%m-%d %H:%M} {row.model}: {_start(row)}", text=row.content
+        )
+        for row in rows.order_by("-created_at")[:limit]
+    ]
+
+
+def _start(row: Message) -> str:
+    return " ".join(row.content[:200].split())[:60]
 
 
 def prompt_build(*, answer: Message) -> list[ChatTurn]:

@@ -66,8 +66,8 @@ class RuleKind(models.TextChoices):
 
 WINDOW_KINDS = frozenset({RuleKind.TOPIC, RuleKind.ABUSE, RuleKind.LANGUAGE, RuleKind.JUDGE})
 """These judge windows, so text waits for them; the others go along with each token."""
-MASKING_KINDS = frozenset({RuleKind.LITERALS, RuleKind.REGEX, RuleKind.PERSONAL_DATA})
-"""These know where exactly they found something."""
+MASKING_KINDS = frozenset(RuleKind) - WINDOW_KINDS
+"""These know where exactly they found something; a text that is too long is cut there."""
 
 
 class PersonalDataKind(models.TextChoices):

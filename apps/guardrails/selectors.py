@@ -1,9 +1,12 @@
 """Reads of policies and interventions."""
 
-from django.db.models import F, QuerySet
+from datetime import datetime
+from typing import Any
 
-from apps.guardrails.enums import PolicyMode
-from apps.guardrails.models import GuardrailAttachment, GuardrailPolicy, PolicyVersion
+from django.db.models import Count, F, Max, Q, QuerySet
+
+from apps.guardrails.enums import Outcome, PolicyMode
+from apps.guardrails.models import GuardrailAttachment, GuardrailPolicy, Intervention, PolicyVersion
 from headrace_wire.guard_policy import GuardAttachment, GuardPolicy, decode_policy
 
 
@@ -36,6 +39,20 @@ def version_content(version: PolicyVersion) -> GuardPolicy:
 def policy_newest_version(*, policy: GuardrailPolicy) -> PolicyVersion | None:
     """Returns the version that acts where the policy is no draft; None before it was saved."""
     return PolicyVersion.objects.filter(policy=policy, number=policy.version).first()
+
+
+def intervention_counts(*, since: datetime) -> list[dict[str, Any]]:
+    """Returns a row for each tenant with interventions since then: how many in all, by outcome, shadow and wrong."""
+    by = {
+        "total": Q(),
+        **{outcome.value: Q(outcome=outcome) for outcome in Outcome},
+        "shadow": Q(is_shadow=True),
+        "wrong": Q(is_false_positive=True),
+    }
+    rows = Intervention.all_tenants.filter(occurred_at__gte=since).values("tenant_ref", "tenant").order_by()
+    counts: dict[str, Any] = {name: Count("pk", filter=which) for name, which in by.items()}
+    counted: Any = rows.annotate(label=Max("tenant_label"), **counts)
+    return list(counted.order_by("-total", "label"))
 
 
 def _attachments(version: PolicyVersion) -> list[GuardAttachment]:

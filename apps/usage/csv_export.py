@@ -23,12 +23,17 @@ _ATTRIBUTION = [f"{whose}_{part}" for whose in _WHOSE for part in ("ref", "label
 _NUMBERS = ["prompt_tokens", "cached_tokens", "completion_tokens"]
 
 
-def _columns(*names: str) -> dict[str, Column]:
+def named_columns(*names: str) -> dict[str, Column]:
+    """Returns columns of attributes, under names for people who never saw the model."""
+
     def column(name: str) -> Column:
         return lambda row: getattr(row, name)
 
-    columns = {name.replace("_ref", "_id").replace("_label", "_name"): column(name) for name in names}
-    return {**columns, "cost": lambda row: money_text(from_micros(row.cost_micros))}
+    return {name.replace("_ref", "_id").replace("_label", "_name"): column(name) for name in names}
+
+
+def _columns(*names: str) -> dict[str, Column]:
+    return {**named_columns(*names), "cost": lambda row: money_text(from_micros(row.cost_micros))}
 
 
 RECORD_COLUMNS = _columns("stream_id", "admitted_at", "ended_at", *_ATTRIBUTION, "state", "finish_reason", *_NUMBERS)
@@ -37,15 +42,16 @@ ROLLUP_COLUMNS = _columns("bucket", "start_at", *_ATTRIBUTION, "requests", *_NUM
 
 def records_csv(records: "QuerySet[UsageRecord]") -> StreamingHttpResponse:
     """Returns the answer that has these records as a file."""
-    return _attachment(CsvPages(records, RECORD_COLUMNS), "usage-streams.csv")
+    return attachment(CsvPages(records, RECORD_COLUMNS), "usage-streams.csv")
 
 
 def rollups_csv(rollups: "QuerySet[UsageRollup]") -> StreamingHttpResponse:
     """Returns the answer that has these sums as a file."""
-    return _attachment(CsvPages(rollups, ROLLUP_COLUMNS), "usage-sums.csv")
+    return attachment(CsvPages(rollups, ROLLUP_COLUMNS), "usage-sums.csv")
 
 
-def _attachment(pages: "CsvPages", name: str) -> StreamingHttpResponse:
+def attachment(pages: "CsvPages", name: str) -> StreamingHttpResponse:
+    """Returns the answer that has these pages as a file of that name."""
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingHttpResponse(pages, content_type="text/csv; charset=utf-8", headers=headers)
 

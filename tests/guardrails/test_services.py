@@ -160,6 +160,8 @@ def test_a_version_is_never_there_twice(tenant: Tenant) -> None:
         ({"kind": RuleKind.LITERALS, "words": ["x" * 501]}, "longer than 500"),
         ({"kind": RuleKind.LITERALS, "words": [str(number) for number in range(20_001)]}, "20,001 lines"),
         ({"kind": RuleKind.REGEX}, "at least one pattern"),
+        ({"kind": RuleKind.REGEX, "patterns": ["a", "(b"]}, "Pattern 2"),
+        ({"kind": RuleKind.REGEX, "patterns": [r"(a)\1"]}, "Pattern 1"),
         ({"kind": RuleKind.PERSONAL_DATA}, "at least one kind"),
         ({"kind": RuleKind.PERSONAL_DATA, "personal_data": {"SHOE_SIZE": "mask"}}, "known kinds"),
         ({"kind": RuleKind.PERSONAL_DATA, "personal_data": {"URL": "mask"}, "phone_regions": ["Switzerland"]}, "code"),

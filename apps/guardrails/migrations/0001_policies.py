@@ -719,11 +719,11 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     models.Q(("action", "mask"), _negated=True),
-                    ("kind__in", ["literals", "personal_data", "regex"]),
+                    ("kind__in", ["length", "literals", "personal_data", "regex"]),
                     _connector="OR",
                 ),
                 name="guardrail_rule_masks_what_has_a_place",
-                violation_error_message="Only words, patterns and personal data can be masked; block or flag it.",
+                violation_error_message="Only words, patterns, personal data and length can be masked; block or flag it.",
             ),
         ),
         migrations.AddConstraint(

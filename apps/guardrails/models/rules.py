@@ -143,7 +143,9 @@ class GuardrailRule(models.Model):
             models.CheckConstraint(
                 condition=~Q(action=Action.MASK) | Q(kind__in=[str(kind) for kind in sorted(MASKING_KINDS)]),
                 name="guardrail_rule_masks_what_has_a_place",
-                violation_error_message=_("Only words, patterns and personal data can be masked; block or flag it."),
+                violation_error_message=_(
+                    "Only words, patterns, personal data and length can be masked; block or flag it."
+                ),
             ),
         ]
 

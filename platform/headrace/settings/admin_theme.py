@@ -16,6 +16,11 @@ def _is_list_of_streams(request: HttpRequest) -> bool:
     return "/usage/usagerecord/" in request.path and "/usage/usagerecord/overview" not in request.path
 
 
+def _is_list_of_found(request: HttpRequest) -> bool:
+    """The page of counts lies below it and has an entry of its own."""
+    return "/guardrails/intervention/" in request.path and "/guardrails/intervention/counts" not in request.path
+
+
 def _icon(_request: HttpRequest) -> str:
     return static("chat/icon.svg")
 
@@ -65,6 +70,14 @@ UNFOLD: dict[str, Any] = {
                     _link("Sums and charts", "bar_chart", "usage_usagerecord", "overview"),
                     {**_link("Ended streams", "receipt_long", "usage_usagerecord"), "active": _is_list_of_streams},
                     _link("Notices", "notifications", "usage_softlimitnotice"),
+                ],
+            },
+            {
+                "title": "Guardrails",
+                "items": [
+                    _link("Policies", "shield", "guardrails_guardrailpolicy"),
+                    {**_link("Interventions", "gpp_maybe", "guardrails_intervention"), "active": _is_list_of_found},
+                    _link("Counts by tenant", "leaderboard", "guardrails_intervention", "counts"),
                 ],
             },
             {
