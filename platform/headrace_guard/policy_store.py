@@ -24,8 +24,10 @@ class PolicyMissingError(Exception):
 class PolicyStore:
     """Gives compiled guards. Belongs to one event loop."""
 
-    def __init__(self, fetch: Fetch) -> None:
+    def __init__(self, fetch: Fetch, *, compiled: Callable[[Guard], None] | None = None) -> None:
+        """`compiled` is told of each guard that is new here."""
         self._fetch = fetch
+        self._compiled = compiled
         self._guards: OrderedDict[tuple[str, ...], Guard] = OrderedDict()
         self._compiling: dict[tuple[str, ...], asyncio.Future[Guard]] = {}
 
@@ -58,6 +60,8 @@ class PolicyStore:
         self._guards[digests] = guard
         while len(self._guards) > KEPT_GUARDS:
             self._guards.popitem(last=False)
+        if self._compiled is not None:
+            self._compiled(guard)
         return guard
 
 

@@ -1,10 +1,11 @@
 """What a worker needs to guard its answers: policies, judges, the record, and the count of it all."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import Self
 
 from redis.asyncio import Redis
 
+from headrace_guard.combination import Guard
 from headrace_guard.policy_store import PolicyStore
 from headrace_wire import redis_keys
 from headrace_wire.functions import Reply
@@ -16,20 +17,23 @@ from headrace_worker.judging import Judges
 class Guarding:
     """Holds the parts together; belongs to one event loop."""
 
-    def __init__(
-        self, policies: PolicyStore, judges: Judges, interventions: InterventionLog, metrics: GuardMetrics
-    ) -> None:
-        self.policies = policies
+    def __init__(self, redis: "Redis", judges: Judges, metrics: GuardMetrics) -> None:
+        """Read policies from, and write records to, this Redis."""
+        self._redis = redis
+        self.policies = PolicyStore(self._fetch, compiled=self._prepare)
         self.judges = judges
-        self.interventions = interventions
+        self.interventions = InterventionLog(redis)
         self.metrics = metrics
+        self._preparing: set[asyncio.Task[None]] = set()
 
-    @classmethod
-    def create(cls, redis: "Redis", judges: Judges, metrics: GuardMetrics) -> Self:
-        """Return what reads policies from, and writes records to, this Redis."""
+    async def _fetch(self, digests: Sequence[str]) -> list[bytes | None]:
+        bodies: Reply = await self._redis.mget([redis_keys.guard_policy_key(digest) for digest in digests])
+        return list(bodies)
 
-        async def fetch(digests: Sequence[str]) -> list[bytes | None]:
-            bodies: Reply = await redis.mget([redis_keys.guard_policy_key(digest) for digest in digests])
-            return list(bodies)
-
-        return cls(PolicyStore(fetch), judges, InterventionLog(redis), metrics)
+    def _prepare(self, guard: Guard) -> None:
+        """Have judges load what they need, so that the first window does not wait for it."""
+        rules = {bound.rule.key: bound.rule for bound in (*guard.input_rules, *guard.output_rules)}
+        if rules:
+            task = asyncio.create_task(self.judges.prepare(rules.values()), name="prepare judges")
+            self._preparing.add(task)
+            task.add_done_callback(self._preparing.discard)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from headrace_guard.findings import window_record
 from headrace_guard.judges.verdicts import JudgeFailure, Verdict
 from headrace_guard.windows import Window
 from headrace_wire.guard_policy import Direction, WindowRule
-from headrace_wire.interventions import Intervention, Outcome
+from headrace_wire.interventions import Outcome
 from headrace_wire.messages import StreamError
 from headrace_worker.generation import Generation
 from headrace_worker.guard_metrics import GuardMetrics
@@ -39,6 +39,10 @@ class Judges(Protocol):
         Raises:
             JudgeFailure: there is no verdict.
         """
+        ...
+
+    async def prepare(self, rules: Iterable[WindowRule]) -> None:
+        """Load what these rules need. Never raises."""
         ...
 
 
@@ -169,7 +173,3 @@ class Judging:
         if not answer.found:
             return None
         return Outcome.BLOCKED if bound.blocks else Outcome.FLAGGED
-
-
-Report = Callable[[Intervention], None]
-"""Takes what guardrails did to where it is kept; never waits."""

@@ -15,6 +15,7 @@ from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import LeaseLostError, RequestQueue
 from headrace_wire.token_log import TokenLog
 from headrace_worker.config import WorkerConfig
+from headrace_worker.deployment_judge import DeploymentJudge
 from headrace_worker.deployment_watch import DeploymentWatch
 from headrace_worker.engine_host import EngineFactory, EngineHost
 from headrace_worker.guarding import Guarding
@@ -42,7 +43,8 @@ class Worker:
         self._functions = functions = LinkedFunctions(self._redis, config.redis_url)
         queue = RequestQueue(self._redis, functions)
         bell = RequestQueue(self._bell, functions)
-        self._judges = JudgePool()
+        self._asking = DeploymentJudge(self._redis, functions, lambda: self._lease.incarnation)
+        self._judges = JudgePool(self._asking)
         self._streams = Streams(
             config.redis_url,
             functions,
@@ -50,7 +52,7 @@ class Worker:
             queue,
             self._metrics,
             limits=config.hold_limits,
-            guarding=Guarding.create(self._redis, self._judges, metrics.guard),
+            guarding=Guarding(self._redis, self._judges, metrics.guard),
             checkpoints=config.checkpoints,
         )
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
@@ -168,6 +170,7 @@ class Worker:
         await self._lease.leave()
         await self._host.shutdown()
         await self._judges.close()
+        await self._asking.close()
         for client in (self._functions, self._redis, self._control, self._bell, self._snapshots):
             await client.aclose()
         log.info("worker ended")
