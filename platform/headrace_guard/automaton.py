@@ -10,8 +10,8 @@ from msgspec import Struct
 from headrace_guard.nfa import Accept, Check, Consume, Nfa, Words
 from headrace_guard.normalisation import EDGE
 
-MOST_STATES = 20_000
-"""Kept; then they are forgotten and made again as texts need them (a state takes about a kilobyte)."""
+MOST_KEPT = 100_000
+"""Places of states and steps between them, some 100 bytes each; then all are forgotten, and made as texts need them."""
 
 Item = int | tuple[int, int, int, int] | tuple[int, int]
 """A node; a position in a word list (its node, first word, word after the last, depth); a whole word (node, index)."""
@@ -85,7 +85,7 @@ class Automaton:
         """Make all states again; threads must go through `again`."""
         self.generation = object()
         self._states: dict[tuple[frozenset[Item], int, tuple[Accept, ...], tuple[Accept, ...]], State] = {}
-        self._made = 0
+        self._kept = 0
         self.after = _Starts(self)
         """By the character before: the state in which a match begins."""
         self.at_beginning = self.start(EDGE)
@@ -96,11 +96,25 @@ class Automaton:
     @property
     def is_full(self) -> bool:
         """Whether it is time to forget."""
-        return self._made > MOST_STATES
+        return self._kept > MOST_KEPT
 
     def again(self, state: State) -> State:
         """Return the state that now stands for one of another generation."""
         return self._intern(set(state.places), state.before, (), ())
+
+    def without_repetition(self, threads: dict[State, int]) -> dict[State, int]:
+        """Take from younger threads what an older one has too, which finds the same there, and more.
+
+        So there are no more threads than there are places, whatever the pattern. `threads` begin with the oldest.
+        """
+        seen: set[tuple[Item, int]] = set()
+        kept: dict[State, int] = {}
+        for state, began in threads.items():
+            places = {place for place in state.places if (place, state.before) not in seen}
+            seen.update((place, state.before) for place in places)
+            if places:
+                kept.setdefault(self._intern(places, state.before, (), ()), began)
+        return kept
 
     def start(self, before: int) -> State:
         """Return the state in which a match can begin after a character of this context."""
@@ -111,7 +125,7 @@ class Automaton:
 
     def step(self, state: State, character: str) -> State:
         """Return where a folded character leads."""
-        self._made += 1
+        self._kept += 1
         context = self.nfa.contexts(character)
         consuming, before = self.resolve(state, context)
         items: set[Item] = set()
@@ -201,5 +215,5 @@ class Automaton:
                 found = Found(before, after, core)
             state = State(self, tuple(items), key[1], found)
             self._states[key] = state
-            self._made += 1
+            self._kept += 1 + len(items)
         return state

@@ -28,7 +28,9 @@ class Matches:
         """Find what was matched in `text`; keep so many characters of it at most."""
         self._text = text
         self._longest_text = longest_text
-        self._open: list[Match] = []
+        self._open: dict[tuple[int, int], Match] = {}
+        self._widest: dict[int, Match] = {}
+        """Of each target the one that was noted last: what is found next most likely lies in it."""
         self._last: dict[int, tuple[int, int]] = {}
 
     def __bool__(self) -> bool:
@@ -39,15 +41,16 @@ class Matches:
         last_start, last_end = self._last.get(accept.target, (0, 0))
         if last_start <= start and end <= last_end:
             return
-        for match in self._open:
-            if match.accept.target != accept.target or match.began > began:
-                continue
-            if match.end >= end:
+        key = accept.target, began
+        match = self._open.get(key)
+        if match is None:
+            widest = self._widest.get(accept.target)
+            if widest is not None and widest.start <= start and end <= widest.end:
                 return
-            if match.began == began:
-                match.accept, match.end, match.text = accept, end, None
-                return
-        self._open.append(Match(accept, began, start, end))
+            match = self._open[key] = Match(accept, began, start, end)
+        elif end > match.end:
+            match.accept, match.end, match.text = accept, end, None
+        self._widest[accept.target] = match
 
     def take(self, threads: Iterable[tuple[State, int]]) -> list[tuple[Match, str]]:
         """Return those that no thread can make longer or part of a longer one, each with its text."""
@@ -55,12 +58,11 @@ class Matches:
         for state, began in threads:
             for target in state.targets:
                 earliest[target] = min(began, earliest.get(target, began))
-        ready: list[Match] = []
-        waiting: list[Match] = []
-        for match in self._open:
-            is_ready = earliest.get(match.accept.target, match.began + 1) > match.began
-            (ready if is_ready else waiting).append(match)
-        self._open = waiting
+        ready = []
+        for (target, began), match in list(self._open.items()):
+            if earliest.get(target, began + 1) > began:
+                ready.append(match)
+                del self._open[target, began]
         taken = []
         for match in sorted(ready, key=lambda match: (match.start, -match.end)):
             last_start, last_end = self._last.get(match.accept.target, (0, 0))
@@ -71,7 +73,7 @@ class Matches:
 
     def freeze(self) -> None:
         """Make ready for the text to be forgotten."""
-        for match in self._open:
+        for match in self._open.values():
             match.text = self.text_of(match)
 
     def text_of(self, match: Match) -> str:

@@ -191,7 +191,9 @@ class PatternCompiler:
                 # Each further one may be left out, and with it all that would come after it.
                 end = self._add(Fork([self._sequence(items, end, flags), after]))
         for _ in range(least):
-            end = self._sequence(items, end, flags)
+            before, end = end, self._sequence(items, end, flags)
+            if end == before:
+                break  # nothing is repeated, however often
         return end
 
 

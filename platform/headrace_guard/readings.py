@@ -15,6 +15,8 @@ from headrace_guard.normalisation import ESCAPES, LONGEST_BACKSLASH_RUN, fold
 Report = Callable[[Accept, int, int], None]
 """Called with what was found, its first offset, and the offset after its last."""
 
+FEW_THREADS = 16
+
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 
 
@@ -26,6 +28,8 @@ class Reading:
         self.threads = threads
         self.starts = starts
         self.end = end
+        self.most_threads = FEW_THREADS
+        """So many are kept without a look whether they repeat each other."""
 
     def copy(self) -> Self:
         """Return one that goes its own way."""
@@ -47,8 +51,15 @@ class Reading:
                 following = following.found.core
             moved.setdefault(following, began)
         self.threads = moved
+        self.thin_out(automaton)
         self.starts = (automaton.after[character],)
         self.end = end
+
+    def thin_out(self, automaton: Automaton) -> None:
+        """Keep no more threads than necessary."""
+        if len(self.threads) > self.most_threads:
+            self.threads = automaton.without_repetition(self.threads)
+            self.most_threads = max(FEW_THREADS, 2 * len(self.threads))
 
     def join(self, other: Self) -> None:
         """Go on as either of two."""

@@ -1,5 +1,7 @@
 """Lets a text out: what need not wait any longer, with masks in the place of what must not be seen."""
 
+from bisect import bisect_left
+
 from msgspec import Struct
 
 from headrace_guard.kept_text import KeptText
@@ -33,17 +35,19 @@ class Release:
     def add_mask(self, start: int, end: int, target: int) -> None:
         """Mask this; what overlaps is one."""
         added = Region(start, end, (end, -target))
-        apart: list[Region] = []
-        for region in self._regions:
-            if region.end <= added.start or added.end <= region.start:
-                apart.append(region)
-                continue
+        first = len(self._regions)
+        while first and self._regions[first - 1].end > start:
+            first -= 1
+        last = first
+        while last < len(self._regions) and self._regions[last].start < added.end:
+            region = self._regions[last]
             if region.start == added.start:
                 added.leader = max(added.leader, region.leader)
             elif region.start < added.start:
                 added.leader = region.leader
             added.start, added.end = min(region.start, added.start), max(region.end, added.end)
-        self._regions = sorted([*apart, added], key=lambda region: region.start)
+            last += 1
+        self._regions[first:last] = [added]
 
     def add_escape(self, start: int, end: int) -> None:
         """Never begin or end a mask within this."""
@@ -78,10 +82,10 @@ class Release:
         self.released = self._end_of_mask = end
 
     def _whole_escapes(self, offset: int, *, to_end: bool = False) -> int:
-        for start, end in self._escapes:
-            if start < offset < end:
-                return end if to_end else start
-        return offset
+        found = bisect_left(self._escapes, (offset, 0)) - 1
+        if found < 0 or self._escapes[found][1] <= offset:
+            return offset
+        return self._escapes[found][1 if to_end else 0]
 
     def _pass_extending(self, position: int) -> None:
         while self.released < position and extends(self._text.between(self.released, self.released + 1)):

@@ -23,6 +23,8 @@ __all__ = ["MOST_HELD", "BoundRule", "Hit", "Scan", "Scanner", "TextGuard"]
 
 MOST_HELD = 1_000
 """Characters that are held back at most, and of which a hit's text consists."""
+MOST_AT_ONCE = 2_000
+"""Characters between two looks at what can be let out, reported and forgotten."""
 
 
 class Hit(Struct, frozen=True):
@@ -96,6 +98,20 @@ class TextGuard:
 
     def push(self, text: str) -> str:
         """Take the next piece; return what may go out now: masked where it must be."""
+        if len(text) <= MOST_AT_ONCE:
+            return self._push(text)
+        return "".join([self._push(text[at : at + MOST_AT_ONCE]) for at in range(0, len(text), MOST_AT_ONCE)])
+
+    def flush(self) -> str:
+        """Return the rest, at the text's end."""
+        return "" if self._is_over else self._finish()
+
+    @property
+    def held(self) -> int:
+        """Characters held back."""
+        return 0 if self._is_over else max(0, self._position - self._release.released)
+
+    def _push(self, text: str) -> str:
         if self._is_over or not text:
             return ""
         cut = self._rules.cutting_length
@@ -110,15 +126,6 @@ class TextGuard:
         if cut is not None and is_too_long:
             return self._cut(*cut)
         return self._let_out()
-
-    def flush(self) -> str:
-        """Return the rest, at the text's end."""
-        return "" if self._is_over else self._finish()
-
-    @property
-    def held(self) -> int:
-        """Characters held back."""
-        return 0 if self._is_over else max(0, self._position - self._release.released)
 
     def _take(self, text: str) -> None:
         if self._generation is not self._automaton.generation or self._automaton.is_full:
@@ -163,6 +170,10 @@ class TextGuard:
                 self._position = index
                 self._follow(beginning, index, index, index + 1, moved)
             threads = moved
+            if len(moved) > reading.most_threads:
+                reading.threads = moved
+                reading.thin_out(self._automaton)
+                threads = reading.threads
             if self._trip is not None:
                 break
         reading.threads, reading.starts = threads, (starts,)

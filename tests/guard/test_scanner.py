@@ -250,8 +250,30 @@ def test_what_is_not_masked_is_what_came(scanner: Scanner, text: str) -> None:
         assert scanned.text == text
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(SCANNERS), ANY_TEXT)
+@example(Scanner([patterns(r"a.{3}b|.*c.{4}", mask="#")]), "aaaaabbcab1c2bb12345aaabbb")
+def test_fewer_threads_find_the_same(scanner: Scanner, text: str) -> None:
+    with pytest.MonkeyPatch.context() as few:
+        few.setattr("headrace_guard.readings.FEW_THREADS", 0)
+        thinned = scanner.scan(text)
+    assert thinned == scanner.scan(text)
+
+
+def test_long_text_costs_the_same_per_character_as_a_short_one() -> None:
+    """No rule makes the guard look twice at what it has seen: work that grew with the text's square would take hours."""
+    rules = [
+        patterns("[a-z]", mask="#"),
+        patterns("[a-z]", ".{1,50}x", action=Action.FLAG),
+        words("a b", action=Action.FLAG),
+    ]
+    scanned = Scanner(rules).scan("a b c " * 50_000)
+    assert scanned.text == "# # # " * 50_000
+    assert len(scanned.hits) == 350_000
+
+
 def test_many_states_are_forgotten_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace_guard.automaton.MOST_STATES", 5)
+    monkeypatch.setattr("headrace_guard.automaton.MOST_KEPT", 5)
     scanner = Scanner([words("evil plan", "bad", mask="#"), patterns(r"(?:a|b)*a(?:a|b){5}c", mask="@")])
     text = r"an evil plan \u0062ad abbabaabababbac aaabbc"
     assert "".join(pieces(scanner, text)[0]) == scanner.scan(text).text == "an # # @ aaabbc"
