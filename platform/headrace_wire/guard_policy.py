@@ -136,13 +136,13 @@ class TopicRule(Rule, frozen=True, kw_only=True, omit_defaults=True, tag="topic"
     """Texts that mean something like one of the examples: cosine similarity of sentence embeddings."""
 
     examples: tuple[str, ...]
-    threshold: float = 0.55
+    threshold: float = 0.5
 
 
 class AbuseRule(Rule, frozen=True, kw_only=True, omit_defaults=True, tag="abuse"):
     """Insults and profanity, by the bundled classifier."""
 
-    threshold: float = 0.8
+    threshold: float = 0.95
 
 
 class LanguageRule(Rule, frozen=True, kw_only=True, omit_defaults=True, tag="language"):

@@ -135,6 +135,8 @@ class JudgePool:
         for waiting in self._line:
             waiting.fail(JudgeFailure("error", "The judges are shutting down."))
         self._line.clear()
+        if self._ask is not None:
+            await self._ask.close()
 
     async def _judge_part(self, job: Job, deadline: float) -> Verdict:
         if self._is_closed:

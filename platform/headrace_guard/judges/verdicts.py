@@ -38,3 +38,7 @@ class AskDeployment(Protocol):
             JudgeFailure: it gave none.
         """
         ...
+
+    async def close(self) -> None:
+        """Let go of what is under way."""
+        ...

@@ -255,10 +255,15 @@ async def test_a_judge_rule_goes_to_whoever_asks_deployments() -> None:
         async def ask(self, rule: JudgeRule, text: str, tenant_id: str, deadline_seconds: float) -> Verdict:
             return Verdict(True, 1.0, f"{rule.deployment} {text} {tenant_id} {deadline_seconds}")
 
+        async def close(self) -> None:
+            self.is_closed = True
+
     rule = JudgeRule(key="j", deployment="judge", question="Is it bad?")
-    async with JudgePool(Asked()) as pool:
+    asked = Asked()
+    async with JudgePool(asked) as pool:
         verdict = await pool.judge(rule, "text", tenant_id="t", deadline_seconds=2.0)
         assert verdict.finding == "judge text t 2.0"
         assert pool.pids == []
+    assert asked.is_closed
     async with JudgePool() as pool:
         assert await reason_of(pool.judge(rule, "text", deadline_seconds=2.0)) == "error"
