@@ -7,6 +7,8 @@ The simulated engine answers with one sentence that holds a phrase to be blocked
 import ast
 import json
 import re
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -52,7 +54,7 @@ for name in ("open-weir", "guarded-weir"):
     made[name] = deployment_create(deployment=deployment) or deployment
 tenant = ApiKey.all_tenants.first().tenant
 keys = {{}}
-for name in ("blocked", "masked", "free", "refused", "answered"):
+for name in ("blocked", "masked", "free", "refused", "answered", "changing"):
     keys[name] = api_key_create(api_key=ApiKey(tenant=tenant, name=name))
 block = dict(kind="literals", words=[{SECRET!r}], action="block")
 mask = dict(kind="personal_data", personal_data={{"CREDIT_CARD": "mask"}}, action="mask")
@@ -65,6 +67,7 @@ policy("No sluice", block, [dict(api_key=keys["blocked"][0]), dict(deployment=ma
 policy("No cards", mask, [dict(api_key=keys["masked"][0])])
 policy("Not asked", dict(block, applies_to="both"), [dict(api_key=keys["refused"][0])])
 policy("Not asked, told", dict(block, applies_to="both"), [dict(api_key=keys["answered"][0])], on_input_trip="replace")
+policy("Changing", dict(block, words=["heron"]), [dict(api_key=keys["changing"][0])])
 print(json.dumps({{name: token.reveal() for name, (_, token) in keys.items()}}))
 """
 
@@ -190,6 +193,41 @@ def test_a_key_without_a_policy_reads_all(guarded: Guarded) -> None:
     answer = guarded.plain("free")
     assert answer.json()["choices"][0]["message"]["content"] == ANSWER
     assert "x-headrace-applied-guardrails" not in answer.headers
+
+
+CHANGE = f"""
+import time
+from apps.guardrails.models import GuardrailPolicy, GuardrailRule
+from apps.guardrails.services import policy_save
+policy = GuardrailPolicy.all_tenants.get(name="Changing")
+policy_save(policy=policy, rules=[GuardrailRule(kind="literals", words=[{SECRET!r}], action="block")])
+print(time.time())
+"""
+
+
+def test_a_change_acts_on_new_streams_within_a_second(guarded: Guarded) -> None:
+    """Requests go on all the while; what was asked a second after the change, or later, is judged by it."""
+    asked: list[tuple[float, str]] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            at = time.time()
+            asked.append((at, guarded.plain("changing").json()["choices"][0]["finish_reason"]))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        changed_at = float(guarded.stack.run_django(CHANGE).splitlines()[-1])
+        while not asked or asked[-1][0] < changed_at + 1.5:
+            done.wait(0.05)
+    finally:
+        done.set()
+        asking.join()
+    assert asked[0][1] == "length", "before"
+    late = [reason for at, reason in asked if at >= changed_at + 1.0]
+    assert late
+    assert set(late) == {"content_filter"}
 
 
 # ---- requests
