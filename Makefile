@@ -11,7 +11,7 @@ INSTALL := $(PYTHON) deploy/requirements/install.py
 PYTEST := $(VENV)/python -m pytest
 # The simulated engine needs no vLLM.
 ENGINE_PART := $(if $(filter simulated,$(HEADRACE_ENGINE)),,engine-$(ENGINE))
-SECONDARY := engine or browser or faults
+SECONDARY := engine or alone or browser or faults
 
 .DEFAULT_GOAL := help
 .PHONY: help up setup test check fmt bench faults lock clean
@@ -29,7 +29,7 @@ setup:  ## the environment of developers and CI: gateway, engine, tools
 test: setup  ## every test, on real services: quick ones, SQLite, engine, browser
 	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" -n 2 --dist loadfile
 	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" -n 2 --dist loadfile
-	$(PYTEST) $(TESTS) -m "engine and not (browser or faults)"
+	$(PYTEST) $(TESTS) -m "(engine or alone) and not (browser or faults)"
 	$(PYTEST) $(TESTS) -m "browser and not faults"
 
 check: setup  ## form, lint, types, import contracts

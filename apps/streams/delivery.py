@@ -18,6 +18,7 @@ from apps.streams.subscription import Subscription
 from headrace_wire import codec, redis_keys
 from headrace_wire.errors import HeadraceError
 from headrace_wire.functions import Reply
+from headrace_wire.messages import AnyLogEntry
 from headrace_wire.redis_link import RedisLink
 from headrace_wire.token_log import TokenLog
 
@@ -27,6 +28,9 @@ FIRST_ID = b"1-0"
 BLOCK_MS = 5000
 READ_COUNT = 256
 """Deliveries, which are engine steps, that one read takes at most."""
+ENTRIES_AT_ONCE = 32
+"""Handed out in one turn of the event loop: a request that comes while a thousand readers get a token has its turns
+among theirs, not behind them all."""
 RECONNECT_SECONDS = 0.2
 
 
@@ -155,27 +159,32 @@ class Delivery:
             elif isinstance(replies[0], Exception):
                 fail(ResponseError(str(replies[0])))
             else:
-                self._take(replies[0])
-                read()
+                hand_out(self._take(replies[0]), 0)
 
+        def hand_out(entries: list[AnyLogEntry], begin: int) -> None:
+            for entry in entries[begin : begin + ENTRIES_AT_ONCE]:
+                for subscription in self._subscriptions.get(entry.stream_id, ()):
+                    subscription.push(entry)
+            if begin + ENTRIES_AT_ONCE >= len(entries):
+                read()
+            elif link.is_open:  # else all go on from their logs
+                loop.call_soon(hand_out, entries, begin + ENTRIES_AT_ONCE)
+
+        loop = asyncio.get_running_loop()
         read()
 
-    def _take(self, reply: Reply) -> None:
-        """Sort one read's entries; None after `BLOCK_MS` without any."""
+    def _take(self, reply: Reply) -> list[AnyLogEntry]:
+        """Return one read's entries; there are none after `BLOCK_MS` without any."""
+        taken: list[AnyLogEntry] = []
         for row_id, fields in reply[0][1] if reply else ():
             if _number(row_id) != _number(self._last) + 1:
                 log.warning("delivery_trimmed", after=self._last.decode(), got=row_id.decode())
                 self.distrust_all()
             self._last = row_id
             if fields[1]:
-                self._dispatch(fields[1])
-
-    def _dispatch(self, payload: bytes) -> None:
-        entries = codec.decode_log_entries(payload)
-        self.entries_delivered += len(entries)
-        for entry in entries:
-            for subscription in self._subscriptions.get(entry.stream_id, ()):
-                subscription.push(entry)
+                taken += codec.decode_log_entries(fields[1])
+        self.entries_delivered += len(taken)
+        return taken
 
 
 def _number(row_id: bytes) -> int:

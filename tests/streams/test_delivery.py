@@ -1,9 +1,12 @@
 """A subscription gives each token position exactly once, whatever delivery does."""
 
 import asyncio
+import itertools
+from collections import Counter
 
 import pytest
 
+from apps.streams.delivery import ENTRIES_AT_ONCE
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.subscription import QUEUE_LIMIT, Subscription
@@ -61,6 +64,32 @@ async def test_live_entries_arrive_in_order(gateway: Gateway) -> None:
         await append(gateway, Delta(stream_id, EPOCH, seq, 1, str(seq)))
     await append(gateway, end(stream_id, 20))
     assert await reading == ("".join(map(str, range(1, 20))), list(range(1, 20)))
+
+
+async def test_a_large_step_leaves_turns_to_others(gateway: Gateway) -> None:
+    """What else the gateway has to do comes between its readers, not behind all of them."""
+    stream_ids = [await opened(gateway) for _ in range(4 * ENTRIES_AT_ONCE)]
+    subscriptions = [gateway.delivery.subscribe(stream_id) for stream_id in stream_ids]
+    loop, turn = asyncio.get_running_loop(), itertools.count()
+
+    async def woken_in(subscription: Subscription) -> int:
+        assert [entry.seq for entry in await asyncio.wait_for(subscription.next(), 10)] == [1]
+        return seen[-1]
+
+    def look() -> None:
+        seen.append(next(turn))
+        if not all(reading.done() for reading in readings):
+            loop.call_soon(look)
+
+    seen: list[int] = []
+    readings = [asyncio.create_task(woken_in(subscription)) for subscription in subscriptions]
+    look()
+    await append(gateway, *[Delta(stream_id, EPOCH, 1, 1, "x") for stream_id in stream_ids])
+    turns = Counter(await asyncio.gather(*readings))
+    assert sum(turns.values()) == len(stream_ids)
+    assert max(turns.values()) <= ENTRIES_AT_ONCE
+    for subscription in subscriptions:
+        subscription.close()
 
 
 async def test_what_was_never_delivered_is_found_after_a_silence(gateway: Gateway) -> None:

@@ -26,6 +26,10 @@ from headrace.server.state import STATE_KEY, ServerState
 
 logger = logging.getLogger("headrace.server")
 
+_GC_THRESHOLDS = (10_000, 5, 20)
+"""A full collection with 2,048 streams open takes 0.1 s, in which nothing else happens. By Python's own thresholds one
+comes for every few hundred new streams, by these for every few thousand. Streams leave it nothing (measured)."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Serves until a signal; returns the exit status."""
@@ -42,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     # What exists now stays: the collector need not look at it again while streams wait.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     return _run(_serve(application, config))
 
 
