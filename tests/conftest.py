@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from tests.support.environment import SupportEnvironment, child_environment
@@ -14,6 +15,9 @@ from tests.support.processes import Process, free_port
 from tests.support.tiny_model import tiny_model_in
 
 pytest_plugins = ["tests.support.records"]
+
+settings.register_profile("headrace", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("headrace")
 
 Spawn = Callable[..., Process]
 

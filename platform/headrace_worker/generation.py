@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 from tokenizers import Tokenizer
 
-from headrace_wire.continuation import EXACT_ENGINE, EngineTraits, Exact, Exactness, exactness
+from headrace_wire.continuation import EXACT_ENGINE, EngineTraits
 from headrace_wire.messages import (
     Delta,
     Ended,
@@ -22,8 +22,10 @@ from headrace_wire.request_queue import Claimed
 from headrace_wire.token_log import Append
 from headrace_worker.answer_text import AnswerText
 from headrace_worker.answer_times import AnswerTimes
+from headrace_worker.continuing import Continuing
 from headrace_worker.engine import EngineOutput
 from headrace_worker.output_guard import OutputGuard
+from headrace_worker.stream_credit import StreamCredit
 from headrace_worker.takeover import History
 
 ENGINE_GAVE_UP = StreamError("engine_error", "The engine gave this request up.")
@@ -43,10 +45,10 @@ class Generation:
         "_awaits_history",
         "_cached_tokens",
         "_carry",
+        "_credit",
         "_early",
         "_emit",
         "_end_due",
-        "_engine_credit",
         "_history",
         "_instead",
         "_is_started",
@@ -54,9 +56,8 @@ class Generation:
         "_prompt_tokens",
         "_recalled",
         "_text",
-        "_told_seq",
         "claimed",
-        "credit",
+        "continuing",
         "deadline",
         "ended",
         "epoch",
@@ -70,16 +71,14 @@ class Generation:
         "seq",
         "stream_id",
         "times",
-        "traits",
         "was_submitted",
     )
 
     def __init__(
         self, claimed: Claimed, *, owner: str, emit: Callable[[Append], None], traits: EngineTraits = EXACT_ENGINE
     ) -> None:
-        self.traits = traits
-        """Of the engine that serves it."""
         self.claimed = claimed
+        self.continuing = Continuing(claimed.request, traits)
         self.request = claimed.request
         self.stream_id = claimed.stream_id
         self.epoch = claimed.epoch
@@ -93,12 +92,7 @@ class Generation:
         self.is_leaving = False
         """It is being given back to the queue."""
         self.was_submitted = False
-        self.credit = claimed.credit if claimed.request.window else 0
-        """Position up to which its reader lets it generate; 0 for no limit."""
-        self._engine_credit = 0
-        """What the engine was told."""
-        self._told_seq = 0
-        """Position of the last token whose text is in the log, and all before it."""
+        self._credit = StreamCredit(claimed.credit if claimed.request.window else 0)
         self.owners_since = [claimed.epoch]
         """Epochs of its owners, ourselves included."""
         self.owner = owner
@@ -135,7 +129,7 @@ class Generation:
         self.times.queue_time = history.queue_time
         self.owners_since = history.owners_since
         self.recall_position(len(history.token_ids))
-        self._told_seq = history.told_seq
+        self._credit.told = history.told_seq
         if self.is_held:
             self.deadline = math.inf
         if self._end_due is not None:
@@ -177,23 +171,7 @@ class Generation:
     @property
     def may_continue(self) -> bool:
         """Whether another engine may go on where it is."""
-        return not self.seq or self.may_move
-
-    @property
-    def may_move(self) -> bool:
-        """Whether another engine may go on wherever it is."""
-        found = self.exactness
-        return isinstance(found, Exact) or found.kinds <= set(self.request.continue_inexactly)
-
-    @property
-    def exactness(self) -> Exactness:
-        """Whether another engine would go on with the same tokens."""
-        return exactness(self.request.sampling, self.traits)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether it has the tokens that any engine would give."""
-        return isinstance(self.exactness, Exact)
+        return not self.seq or self.continuing.may_move
 
     @property
     def new_tokens(self) -> int:
@@ -205,35 +183,30 @@ class Generation:
         """Whether the engine is to give its first token still."""
         return self.was_submitted and self.seq == self._recalled and self.ended is None and not self.is_held
 
-    def take_credit(self) -> int:
-        """Return the position up to which its engine may generate, where that is more than it was told; else 0.
+    @property
+    def credit(self) -> int:
+        """Position up to which its reader lets it generate; 0 for no limit."""
+        return self._credit.reader
 
-        It is what the reader can take, and as much more as is held back from it (DESIGN 3.4); a guard sets its own
-        limit. The first call says 0 for no limit.
-        """
-        credit = self.credit + self.seq - self._told_seq if self.credit else 0
-        limit = self.guard.most_tokens if self.guard is not None else 0
-        credit = min(credit, limit) if credit and limit else credit or limit
-        if credit <= self._engine_credit:
-            return 0
-        self._engine_credit = credit
-        return credit
+    def take_credit(self) -> int:
+        """Return the position up to which its engine may generate, where that is more than it was told; else 0."""
+        return self._credit.take(self.seq, limit=self.guard.most_tokens if self.guard is not None else 0)
 
     @property
     def is_stopped(self) -> bool:
         """Whether the engine has come as far as it was told."""
-        return 0 < self._engine_credit <= self.seq
+        return self._credit.stops_at(self.seq)
 
     @property
     def is_held(self) -> bool:
-        """Whether it is out of credit: its engine holds it. Its deadline waits until there is more."""
-        return 0 < self.credit <= self._told_seq and self.ended is None
+        """Whether its reader has to take more first: its engine holds it. Its deadline waits until then."""
+        return self._credit.is_used_up and self.ended is None
 
     def extend(self, up_to: int, now: float) -> None:
         """Its reader can take as much as up to this position."""
         if self.is_held:  # it may have to wait for a slot, and to be computed anew
             self.deadline = now + self.request.ttft_timeout_seconds
-        self.credit = up_to
+        self._credit.reader = up_to
 
     def resumed(self, now: float) -> None:
         """The engine was stopped and may go on."""
@@ -247,7 +220,13 @@ class Generation:
         self._is_started = True
         claimed = self.claimed
         entry = Started(
-            self.stream_id, self.epoch, self.seq, self.owner, claimed.attempt, claimed.queue_time, self.is_exact
+            self.stream_id,
+            self.epoch,
+            self.seq,
+            self.owner,
+            claimed.attempt,
+            claimed.queue_time,
+            self.continuing.is_exact,
         )
         self._emit(Append(entry))
 
@@ -267,7 +246,7 @@ class Generation:
             self._cached_tokens = output.cached_tokens
         if output.token_ids:
             self.times.token(now)
-            is_last = 0 < self._engine_credit <= self.seq + len(output.token_ids)
+            is_last = self._credit.stops_at(self.seq + len(output.token_ids))
             self.deadline = math.inf if is_last else now + self.request.inter_token_timeout_seconds
         if output.finish_reason is None and not answer_text.has_stops:
             self._write(output.token_ids, answer_text.push_all(output.token_ids))
@@ -400,7 +379,7 @@ class Generation:
         if self._carry:
             text, self._carry = self._carry + text, ""
         if text:
-            self._told_seq = seq
+            self._credit.told = seq
             if not self.times.first_text_at:
                 self.times.first_text_at = self.times.last_token_at
         self._emit(Append(Delta(self.stream_id, self.epoch, seq, count, text), token_ids, at))

@@ -129,8 +129,8 @@ def _not_before(generation: Generation) -> float:
 
     What an engine's death may do to an answer is not done to it without need: with penalties it would be worse for it.
     """
-    found = generation.exactness
-    if isinstance(found, NotExact) and (Inexact.PENALTIES in found.kinds or not generation.may_move):
+    found = generation.continuing.exactness
+    if isinstance(found, NotExact) and (Inexact.PENALTIES in found.kinds or not generation.continuing.may_move):
         return math.inf
     recent = generation.owners_since[-SUSPENSIONS_PER_MINUTE:]
     if len(recent) < SUSPENSIONS_PER_MINUTE:

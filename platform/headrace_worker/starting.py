@@ -94,7 +94,7 @@ class Starter:
             generation.owner,
             claimed.attempt,
             claimed.queue_time,
-            generation.is_exact,
+            generation.continuing.is_exact,
         )
         try:
             history = await take_over(self._log, fence)
@@ -116,7 +116,7 @@ class Starter:
         outbox.unmerged_until = len(history.token_ids) + KEPT_ENTRIES
         generation.recall(history)
         if not generation.may_continue:
-            generation.fail(_not_exact(generation.exactness))
+            generation.fail(_not_exact(generation.continuing.exactness))
         return generation.ended is None
 
     async def _submit(self, generation: Generation, submitting: Callable[[], None]) -> bool:

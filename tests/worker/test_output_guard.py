@@ -283,7 +283,7 @@ def test_the_engine_stops_where_its_judge_is_too_far_behind() -> None:
 
 def test_a_small_window_of_the_reader_does_not_stop_what_is_held_back() -> None:
     run = Run(WINDOWED)
-    run.generation.credit = 2
+    run.generation.extend(2, 0.0)
     assert run.generation.take_credit() == 2
     for token in ids_of("abcdefgh"):
         run.generation.feed(EngineOutput("s", [token]), 1.0)

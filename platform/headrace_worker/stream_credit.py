@@ -1,0 +1,36 @@
+"""How far one stream may generate: what its reader takes, what is held back from it, what its engine was told."""
+
+
+class StreamCredit:
+    """Positions of tokens; 0 stands for no limit (DESIGN 3.4: generated - held back - acknowledged <= window)."""
+
+    __slots__ = ("_engine", "reader", "told")
+
+    def __init__(self, reader: int) -> None:
+        self.reader = reader
+        """Up to which the reader lets it generate."""
+        self.told = 0
+        """Of the last token whose text, and all before it, is in the log: what follows is held back."""
+        self._engine = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the reader has to take more before anything is generated."""
+        return 0 < self.reader <= self.told
+
+    def stops_at(self, position: int) -> bool:
+        """Whether an engine that has come to this position goes no further, by what it was told."""
+        return 0 < self._engine <= position
+
+    def take(self, seq: int, *, limit: int) -> int:
+        """Return what an engine that has come to `seq` is to be told, where that is more than it was; else 0.
+
+        It is what the reader can take, and as much more as is held back from it; a guard sets a `limit` of its own. The
+        first call says 0 for no limit.
+        """
+        credit = self.reader + seq - self.told if self.reader else 0
+        credit = min(credit, limit) if credit and limit else credit or limit
+        if credit <= self._engine:
+            return 0
+        self._engine = credit
+        return credit
