@@ -26,7 +26,7 @@ STREAMS_OPEN = Gauge("headrace_streams_open", "Readers being served now.", ["tra
 
 QUEUE_ETAS = Counter(
     "headrace_queue_etas_total",
-    "Waits that were told how long they may take, by whether they did (80 % should).",
+    "Waits that were told how long they may take, by whether they did (80 % should); withdrawn: workers came or went.",
     ["outcome"],
 )
 STREAMS_WAITING = Gauge("headrace_streams_waiting", "Streams in line for this gateway.", multiprocess_mode="livesum")

@@ -1,10 +1,10 @@
 """What those who wait in a deployment's queue are told: their place, how long it may take, and why it rose if it did.
 
 A place falls as others go; it rises only with a reason that is told with it. How long it takes comes from the measured
-time between two claims of the same tenant while it waits, as a range that should hold 8 of 10 waits.
+time that a place serves a stream and the turns between two of the same tenant, as the range that held 8 of 10 waits
+lately. Where workers go or come, it is told anew.
 """
 
-import math
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -22,11 +22,8 @@ LOOK_AT_MOST = 256
 MIN_SAMPLES = 5
 """Measured claims before a time is told."""
 
-TENTH = 1.2816
-"""Standard deviations between the mean and the 10 % (90 %) quantile of a normal distribution."""
-
-PACE_DOUBT = 0.15
-"""How much a pace changes while somebody waits (standard deviation, share of it): others come, answers get longer."""
+NEWS_SECONDS = 0.05
+"""What is told travels, and so does what ends the wait: shorter times are not told apart (as `_waiting.lua` counts)."""
 
 RISE_NOTICED = 0.1
 """A place that rises by less is not told: where many tenants wait, places are estimates."""
@@ -42,7 +39,7 @@ class RiseReason(StrEnum):
     OWN_LIMIT = "own_limit"
     """The caller's own parallel requests are used up."""
     CAPACITY_LOST = "capacity_lost"
-    """A worker has gone, and what it worked on waits again, ahead."""
+    """A worker has gone: it takes longer, and what it worked on may wait again, ahead."""
 
 
 class Waiting:
@@ -76,10 +73,12 @@ class Waiting:
 
     def look(self, place: Place) -> None:
         """Compare with what was told, and tell what has changed."""
-        news = QueueNews(place.position, _eta(place), self._reason(place))
+        before, told = self._before, self.told
         self._before = place
-        told = self.told
-        if told is not None and told.position <= news.position <= told.position * (1 + RISE_NOTICED):
+        news = QueueNews(place.position, _eta(place), self._reason(before, place))
+        if before is not None and before.places != place.places:
+            self._withdraw()
+        elif told is not None and told.position <= news.position <= told.position * (1 + RISE_NOTICED):
             if told.eta_seconds or not news.eta_seconds:
                 return
             news = msgspec.structs.replace(news, position=told.position, reason="")
@@ -87,6 +86,12 @@ class Waiting:
             self._first = time.monotonic(), news.eta_seconds
         self.told = self._unheard = news
         self._nudge()
+
+    def _withdraw(self) -> None:
+        """Workers have gone, or come: what is told from now on counts in place of what was told before."""
+        if self._first is not None:
+            metrics.QUEUE_ETAS.labels("withdrawn").inc()
+            self._first = None
 
     def is_taken(self) -> None:
         """The wait is over: see whether it took as long as was told first."""
@@ -96,10 +101,11 @@ class Waiting:
             metrics.QUEUE_ETAS.labels(outcome).inc()
             self._first = None
 
-    def _reason(self, place: Place) -> str:
+    def _reason(self, before: Place | None, place: Place) -> str:
+        if before is not None and 0 <= place.places < before.places:
+            return RiseReason.CAPACITY_LOST
         if self.told is None or place.position <= self.told.position:
             return ""
-        before = self._before
         if place.is_own_limit:
             return RiseReason.OWN_LIMIT
         if before is not None and place.served_before > before.served_before:
@@ -148,7 +154,5 @@ class WaitingRoom:
 def _eta(place: Place) -> tuple[float, float] | None:
     if place.samples < MIN_SAMPLES:
         return None
-    mean = place.claims * place.interval_seconds
-    spread = math.sqrt(place.claims) * place.deviation_seconds
-    reach = TENTH * math.hypot(spread, PACE_DOUBT * mean)
-    return max(0.0, mean - reach), mean + reach
+    about = place.expected_seconds + NEWS_SECONDS
+    return max(0.0, about * place.least - NEWS_SECONDS), about * place.most - NEWS_SECONDS

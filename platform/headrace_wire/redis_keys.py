@@ -100,8 +100,10 @@ def served_key(band: int, deployment: str) -> str:
     """What tenants were served. Owner: the Redis functions.
 
     HASH `c:<tenant>` (counter: prompt tokens + 2 x generated ones, over the weight), `in:` and `out:<tenant>` (numbers
-    of the lane's last and first stream), `last` (tenant whose lane ran empty last), `mean` (what a stream costs). TTL a
-    day.
+    of the lane's last and first stream), `last` (tenant whose lane ran empty last), `mean` (what a stream costs). For
+    what is told, kept by `lua/_waiting.lua`: `claim:<tenant>` (its last one), `turns:<tenant>` (claims of anybody from
+    one of its to the next), `alone:<tenant>` (how long one of its waits that came while no other did, times
+    all places, ms), `spread:<tenant>` (how its waits compare with what was expected). TTL a day.
     """
     return f"{CONTROL_TAG}:served:{band}:{deployment}"
 
@@ -109,10 +111,27 @@ def served_key(band: int, deployment: str) -> str:
 def pace_key(deployment: str) -> str:
     """How fast waiting streams are claimed. Owner: the Redis functions.
 
-    HASH `mean` and `square` (of the time between claims while streams wait, ms), `samples`, `last`, `busy`, `turn`.
-    TTL a day.
+    HASH `place` (how long a place serves a stream, ms), `spread` (how waits compare with what was expected), `places`
+    (how many streams all workers run at once) and `places_until` (when the last of them must have renewed),
+    `places:<worker>` and `claim:<worker>` (its last one), `number` (of claims), `turn` (of bands). TTL a day.
     """
     return f"{CONTROL_TAG}:pace:{deployment}"
+
+
+def places_key(deployment: str) -> str:
+    """How many streams each worker runs at once.
+
+    Owner: the Redis functions. ZSET `<incarnation> <places>` -> end of its lease, Redis milliseconds. TTL a day.
+    """
+    return f"{CONTROL_TAG}:places:{deployment}"
+
+
+def knocks_key(deployment: str) -> str:
+    """Says that a stream came of whose tenant none waited: workers may have a spare place for it.
+
+    Owner: the Redis functions. STREAM, empty field `d`, some 64 long, TTL a day.
+    """
+    return f"{CONTROL_TAG}:knocks:{deployment}"
 
 
 def slots_key(quota_id: str) -> str:

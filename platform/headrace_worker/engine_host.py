@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -27,7 +28,7 @@ from headrace_worker.engine import (
 )
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.registration import ASSETS_SECONDS, register
-from headrace_worker.streams import Streams
+from headrace_worker.streams import Streams, spare_places
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ class EngineHost:
         self.last_error = ""
         self.deployment: DeploymentConfig | None = None
         self.info: EngineInfo | None = None
+        self.max_num_seqs = 0
+        """What the engine runs at once, spare places apart."""
         self.stats = EngineStats()
         self.cold_start_seconds = 0.0
         self.warm_up_wanted = asyncio.Event()
@@ -91,11 +94,13 @@ class EngineHost:
 
     async def _run_once(self, deployment: DeploymentConfig) -> None:
         self._enter(WorkerState.LOADING)
-        self._engine = engine = self._create(deployment)
+        slots = deployment.max_num_seqs
+        self._engine = engine = self._create(replace(deployment, max_num_seqs=slots + spare_places(slots)))
         try:
             info = await self._start(engine, deployment)
             self._failures = 0
-            self._streams.attach(engine, info)
+            self.max_num_seqs = info.max_num_seqs - spare_places(slots)
+            self._streams.attach(engine, info, slots=self.max_num_seqs)
             self._enter(WorkerState.READY)
             await self._serve(engine, info)
         except EngineRefusedError as error:
@@ -191,7 +196,8 @@ class EngineHost:
     async def _follow_limit(self, engine: Engine, info: EngineInfo) -> None:
         """Apply the deployment's batch bound while the engine runs; everything else waits for the next start."""
         while True:
-            engine.limit(self._streams.batch_max or info.max_num_seqs)
+            slots = self._streams.slots
+            engine.limit(slots + spare_places(slots) if slots else info.max_num_seqs)
             self._streams.room_changed.set()
             self._streams.batch_max = (await self._watch.wait_change()).batch_max
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -44,7 +45,7 @@ class Intake:
         self._warm_up = warm_up
 
     async def claim(self, incarnation: str) -> None:
-        """Claim until cancelled: no bell is answered while there is no room.
+        """Claim until cancelled: no bell is answered while there is no room. A knock may be, for a spare place.
 
         Raises:
             LeaseLostError: the incarnation may not claim any more.
@@ -52,35 +53,43 @@ class Intake:
         streams = self._streams
         while True:
             streams.room_changed.clear()
-            room = streams.room
-            if room <= 0:
+            room, spare = max(0, streams.room), streams.spare
+            if not room and not spare:
                 await streams.room_changed.wait()
                 continue
             try:
-                claimed = await self._queue.claim(incarnation, deployment=self._deployment, want=room)
+                claimed = await self._queue.claim(
+                    incarnation, deployment=self._deployment, want=room, spare=spare, serving=streams.tenants()
+                )
                 for stream in claimed:
                     streams.launch(stream, owner=incarnation)
                 if len(claimed) < room:  # the queue is empty
                     await asyncio.sleep(0)  # the engine gets what came before we spend time on waiting for more
                     await self._bell.wait_for_work(self._deployment, timeout_seconds=BLOCK_SECONDS)
+                elif len(claimed) < room + spare:  # nobody for a spare place
+                    await streams.room_changed.wait()
             except RedisError as error:
                 log.warning("cannot claim: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def listen(self, incarnation: str) -> None:
-        """Follow the control channel until cancelled. What is missed here comes with the next renewal."""
-        key, last = redis_keys.control_key(incarnation), "0"
+        """Follow the control channel and the knocks until cancelled. What is missed comes with the next renewal."""
+        control, knocks = redis_keys.control_key(incarnation), redis_keys.knocks_key(self._deployment)
+        last: dict[Any, Any] = {control: "0", knocks: "0"}
         while True:
             try:
-                rows: Reply = await self._control.xread({key: last}, block=int(BLOCK_SECONDS * 1000), count=256)
+                rows: Reply = await self._control.xread(last, block=int(BLOCK_SECONDS * 1000), count=256)
             except RedisError as error:
                 log.warning("cannot listen: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
-            entries = _entries(rows)
-            if entries:
-                last = entries[-1][0].decode()
-                self._obey([message for _, fields in entries if (message := _decoded(fields[b"d"])) is not None])
+            found = _entries(rows)
+            for key, entries in found.items():
+                last[key] = entries[-1][0].decode()
+            if knocks in found:
+                self._streams.room_changed.set()
+            messages = [_decoded(fields[b"d"]) for _, fields in found.get(control, ())]
+            self._obey([message for message in messages if message is not None])
 
     def _obey(self, messages: Sequence[ControlMessage]) -> None:
         """Carry out all that came at once, credit for all streams together."""
@@ -109,9 +118,8 @@ def _decoded(raw: bytes) -> ControlMessage | None:
         return None
 
 
-def _entries(rows: Reply) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """Return the entries of the one key that was read, whichever shape this RESP version gives."""
-    if not rows:
-        return []
-    entries = next(iter(rows.values()))[0] if isinstance(rows, dict) else rows[0][1]
-    return list(entries)
+def _entries(rows: Reply) -> dict[str, list[tuple[bytes, dict[bytes, bytes]]]]:
+    """Return the entries of each key that has any, whichever shape this RESP version gives."""
+    if isinstance(rows, dict):
+        return {key.decode(): list(entries[0]) for key, entries in rows.items()}
+    return {key.decode(): list(entries) for key, entries in rows or ()}

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from redis.exceptions import RedisError
@@ -35,6 +36,10 @@ ENGINE_LOST = StreamError("engine_error", "The engine failed; what was sent stan
 STALLED = StreamError("timeout", "The engine gave no token within the deployment's deadline.")
 DRAINED = StreamError("engine_error", "The worker was shut down before the answer was complete.")
 INTERNAL = StreamError("internal_error", "The worker failed on this request.")
+
+SLOTS_PER_SPARE, MOST_SPARE = 4, 8
+"""The engine has a spare place for each so many, for tenants that have no stream running here, or few. One at least; of
+many places one is free soon anyway."""
 
 LIVE_PER_SLOT = 8
 """Streams, held ones included, for each that runs: beyond these the longest-held are suspended."""
@@ -74,7 +79,10 @@ class Streams:
         self.batch_max: int | None = None
         """The deployment's bound of concurrent requests, below what the engine could run."""
         self.room_changed = asyncio.Event()
-        """Set when there may be more room than before."""
+        """Set when there may be more room than before, or somebody for a spare place."""
+        self._slots = 0
+        self.is_draining = False
+        """Nothing more is taken."""
 
     async def run(self) -> None:
         """Publish, and see to what is stalled or held, until cancelled."""
@@ -90,8 +98,9 @@ class Streams:
 
     # ---- the engine
 
-    def attach(self, engine: Engine, info: EngineInfo) -> None:
-        """Use this engine from now on."""
+    def attach(self, engine: Engine, info: EngineInfo, *, slots: int) -> None:
+        """Use this engine from now on, for `slots` streams at once and what is spare beyond these."""
+        self._slots = slots
         self._starter.attach(engine, info)
         self._holds.max_held = info.max_num_seqs * (LIVE_PER_SLOT - 1)
         self.room_changed.set()
@@ -115,13 +124,26 @@ class Streams:
         self._metrics.engine_load(len(self._live), stats)
 
     @property
+    def slots(self) -> int:
+        """How many streams run at once, spare places apart; 0 without an engine."""
+        if self._starter.engine is None:
+            return 0
+        return min(self._slots, self.batch_max or self._slots)
+
+    @property
     def room(self) -> int:
         """How many more streams may be claimed: held ones have left their slots to others."""
-        info = self._starter.info
-        if self._starter.engine is None or info is None:
-            return 0
-        slots = min(info.max_num_seqs, self.batch_max or info.max_num_seqs)
+        slots = self.slots
         return min(slots - len(self._live) + len(self._holds), slots * LIVE_PER_SLOT - len(self._live))
+
+    @property
+    def spare(self) -> int:
+        """How many more may be claimed beyond `room`, of tenants that have none here, or few."""
+        return min(spare_places(self.slots), max(0, self.room + spare_places(self.slots)))
+
+    def tenants(self) -> Mapping[str, int]:
+        """Return how many streams run of each tenant that has any."""
+        return Counter(one.request.tenant_id for one in self._live.values() if not one.is_held)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -244,7 +266,8 @@ class Streams:
     # ---- out, before their end
 
     def drain(self) -> None:
-        """Give up what is held, now and from now on; the rest may go on."""
+        """Take nothing more; give up what is held, now and from now on; the rest may go on."""
+        self.is_draining = True
         self._holds.drain()
 
     async def hand_over(self) -> None:
@@ -405,3 +428,8 @@ class Streams:
         started = [generation for generation in stalled if generation.ended is None]
         self._tasks.create_task(self._handover.requeue(started, STALLED, blamed=started))
         await self._abort([generation.request_id for generation in stalled])
+
+
+def spare_places(slots: int) -> int:
+    """Return how many places an engine has beyond those that are for everybody."""
+    return min(max(1, slots // SLOTS_PER_SPARE), MOST_SPARE) if slots else 0

@@ -132,7 +132,7 @@ class Worker:
             model=deployment.model if deployment else "",
             fingerprint=info.assets.fingerprint if info else "",
             max_model_len=info.max_model_len if info else 0,
-            max_num_seqs=info.max_num_seqs if info else 0,
+            max_num_seqs=host.max_num_seqs,
             num_requests_running=host.stats.num_requests_running,
             num_requests_waiting=host.stats.num_requests_waiting,
             num_requests_held=host.stats.num_requests_held,

@@ -23,6 +23,7 @@ from redis.asyncio import Redis
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from headrace_wire.admission import AdmissionTerms, QuotaTerms
+from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.functions import Functions
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import GenerateRequest, SamplingParams
@@ -52,7 +53,8 @@ class AdmissionLoad(Struct, frozen=True):
     calls: int = 2000
     slots: int = 4
     """Of the simulated engine."""
-    tpot_ms: float = 5.0
+    tpot_ms: float = 20.0
+    """So that the engine is what there is too little of, not the gateway's core."""
     answer_tokens: int = 40
     seconds: float = 20.0
     """How long each of the two neighbours is endured."""
@@ -219,7 +221,10 @@ async def _beside(load: AdmissionLoad, stack: BenchStack, *, per_second: float) 
             task.add_done_callback(waiting.discard)
         await asyncio.sleep(chance.expovariate(per_second))
     ttfts = await modest
-    await asyncio.gather(*asked)
+    await cancel_and_wait(*waiting)
+    await asyncio.gather(*asked, return_exceptions=True)
+    if failures := [task for task in asked if not task.cancelled() and task.exception() is not None]:
+        failures[0].result()
     return Spread.of_seconds(ttfts)
 
 

@@ -10,7 +10,7 @@ from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.services import StartedStream, StreamOptions, stream_start
-from apps.streams.waiting_room import MIN_SAMPLES, RiseReason, Waiting
+from apps.streams.waiting_room import MIN_SAMPLES, NEWS_SECONDS, RiseReason, Waiting
 from headrace_wire import redis_keys
 from headrace_wire.errors import InvalidRequestError
 from headrace_wire.messages import ChatTurn, FinishReason, SamplingParams, StreamState
@@ -21,8 +21,10 @@ from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, publish_snapshot, si
 from .conftest import WORKER
 
 
-def place(position: int, *, own: bool = False, served: int = 0, higher: int = 0, samples: int = 0) -> Place:
-    return Place(position, own, served, higher, position, 2.0, 1.0, samples)
+def place(
+    position: int, *, own: bool = False, served: int = 0, higher: int = 0, samples: int = 0, places: int = 4
+) -> Place:
+    return Place(position, own, served, higher, 2.0 * position, 0.5, 1.5, samples, places)
 
 
 def told(waiting: Waiting) -> tuple[int, str] | None:
@@ -62,12 +64,27 @@ def test_a_time_is_told_as_a_range_once_it_was_measured() -> None:
     assert news is not None
     assert news.eta_seconds is not None
     earliest, latest = news.eta_seconds
-    assert earliest < 6.0 < latest
-    assert latest - earliest == pytest.approx(2 * 1.2816 * (3 + 0.9**2) ** 0.5)
+    assert (earliest, latest) == pytest.approx((3.0, 9.0), abs=2 * NEWS_SECONDS)
     before = metrics.QUEUE_ETAS.labels("outside")._value.get()
     waiting.is_taken()
     waiting.is_taken()
     assert metrics.QUEUE_ETAS.labels("outside")._value.get() == before + 1, "it came sooner, and counts once"
+
+
+def test_who_waits_while_workers_go_is_told_anew_and_why() -> None:
+    waiting = Waiting("strm-x", lambda: None)
+    waiting.look(place(4, samples=MIN_SAMPLES, places=16))
+    waiting.take()
+    before = metrics.QUEUE_ETAS.labels("withdrawn")._value.get()
+    waiting.look(place(4, samples=MIN_SAMPLES, places=1))
+    assert told(waiting) == (4, RiseReason.CAPACITY_LOST), "its place is the same, the time is not"
+    waiting.look(place(4, samples=0, places=0))
+    news = waiting.take()
+    assert news is not None
+    assert (news.eta_seconds, news.reason) == (None, RiseReason.CAPACITY_LOST), "nobody is there to serve it"
+    waiting.look(place(4, samples=MIN_SAMPLES, places=8))
+    assert told(waiting) == (4, "")
+    assert metrics.QUEUE_ETAS.labels("withdrawn")._value.get() == before + 2
 
 
 async def start(gateway: Gateway, caller: Caller, *, priority: int | None = None) -> StartedStream:

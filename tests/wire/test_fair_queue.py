@@ -124,6 +124,46 @@ async def test_what_was_served_before_goes_ahead(wire: Wire) -> None:
     assert await next_id(wire) == begun
 
 
+# ---- spare places
+
+
+async def claim_spare(wire: Wire, **serving: int) -> list[str]:
+    claimed = await wire.queue.claim(WORKER, deployment="m", want=0, spare=1, serving=serving)
+    return [one.request.tenant_id for one in claimed]
+
+
+async def test_a_spare_place_is_for_a_tenant_of_whom_little_is_served(wire: Wire) -> None:
+    await wire.redis.hset(redis_keys.served_key(1, "m"), "mean", "100")
+    for _ in range(5):
+        await admit(wire, "busy")
+    assert await claim_spare(wire, busy=4) == []
+    for _ in range(4):
+        await admit(wire, "quiet")
+    assert await claim_spare(wire, busy=4) == ["quiet"]
+    assert await claim_spare(wire, busy=4, quiet=1) == ["quiet"], "two of six are less than its part"
+    assert await claim_spare(wire, busy=4, quiet=3) == []
+    assert len(await claim(wire, 9)) == 7, "the others wait for a place as before"
+
+
+async def test_a_spare_place_is_not_for_who_was_served_more(wire: Wire) -> None:
+    served = await admit(wire, "greedy", prompt=1)
+    (one,) = await claim(wire)
+    assert one.stream_id == served
+    await admit(wire, "other")
+    await admit(wire, "greedy")
+    await finish(wire, one, tokens=10_000)
+    await wire.redis.hset(redis_keys.served_key(1, "m"), "mean", "100")
+    assert await claim_spare(wire, other=4) == [], "it is the other one's turn"
+    await admit(wire, "greedy", band=0)
+    assert await claim_spare(wire, other=4) == ["greedy"], "a higher band goes first"
+
+
+async def test_only_who_comes_alone_knocks(wire: Wire) -> None:
+    for tenant in ("a", "a", "b", "a"):
+        await admit(wire, tenant)
+    assert await wire.redis.xlen(redis_keys.knocks_key("m")) == 2
+
+
 # ---- parallel requests
 
 

@@ -113,6 +113,18 @@ async def test_batch_max_bounds_what_is_claimed(desk: Desk, run_worker: RunWorke
         assert await desk.redis.scard(redis_keys.waiting_key("sim")) == 1
 
 
+async def test_who_has_nothing_running_does_not_wait_for_a_place(desk: Desk, run_worker: RunWorker) -> None:
+    async with run_worker(simulated("sim", engine_args=SLOW, max_num_seqs=2)):
+        greedy = [await desk.admit([1, i], max_tokens=2000) for i in range(6)]
+        await desk.first_token(greedy[1])
+        for i in range(2):
+            answer = await desk.answer(await desk.admit([2, i], max_tokens=2, tenant_id="modest"))
+            assert answer.end.usage.completion_tokens == 2
+        assert await desk.redis.scard(redis_keys.waiting_key("sim")) == 4
+        for stream_id in greedy:
+            await desk.cancel(stream_id)
+
+
 # ---- cancel
 
 

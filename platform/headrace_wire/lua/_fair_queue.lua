@@ -16,10 +16,8 @@ local LOOKS = 64
 -- A tenant may have so many times what is free in a queue: one alone three quarters of it, and there is always room for others
 -- (dynamic thresholds: Choudhury and Hahne, 1998).
 local SHARE_OF_FREE = 3
-local PACE_SHARE, MEAN_SHARE = 0.1, 0.05
--- Lanes that are looked at to say where somebody stands; of more, every n-th stands for n.
-local LANES_SEEN = 16
-local PACE_SAMPLES = 5
+-- How many lanes are looked at to find one for a spare place.
+local SPARE_LOOKS = 64
 local DEADLINE_GRACE = 2000
 local KEPT = 86400000
 
@@ -29,8 +27,10 @@ local function fair_keys(queue_key)
     queue = queue_key,
     deadlines = tag .. ':deadlines',
     bell = tag .. ':bell:' .. deployment,
+    knocks = tag .. ':knocks:' .. deployment,
     waiting = tag .. ':waiting:' .. deployment,
     parked_here = tag .. ':parked-here:' .. deployment,
+    places = tag .. ':places:' .. deployment,
     pace = tag .. ':pace:' .. deployment,
     band = function(band) return tag .. ':band:' .. band .. ':' .. deployment end,
     served = function(band) return tag .. ':served:' .. band .. ':' .. deployment end,
@@ -78,8 +78,19 @@ local function charge_generated(k, record, f, tokens)
   charge(k, tonumber(f[2]) or 1, f[1], tonumber(f[3]) or 1, OUTPUT_WEIGHT * more)
 end
 
+-- Workers whose places are all taken do not hear the bell. They hear of who comes while nobody of his tenant waits, for whom
+-- they may have a spare place.
+local function knock(k)
+  redis.call('XADD', k.knocks, 'MAXLEN', '~', 64, '*', 'd', '')
+  redis.call('PEXPIRE', k.knocks, KEPT)
+end
+
 local function lane_push(k, record, id, tenant, band)
   local lane = k.lane(band, tenant)
+  if redis.call('EXISTS', lane) == 0 then
+    redis.call('HSET', record, 'alone', 1)
+    knock(k)
+  end
   local number = redis.call('HINCRBY', k.served(band), 'in:' .. tenant, 1)
   redis.call('HSET', record, 'lane_no', number)
   redis.call('RPUSH', lane, id)
@@ -87,19 +98,25 @@ local function lane_push(k, record, id, tenant, band)
   lane_activate(k, band, tenant)
 end
 
+-- The first stream of a lane, or nil where that has none (any more).
+local function lane_take(k, band, tenant)
+  local lane, served = k.lane(band, tenant), k.served(band)
+  local id = redis.call('LPOP', lane)
+  redis.call('HINCRBY', served, 'out:' .. tenant, 1)
+  if id then redis.call('HINCRBY', served, 'n', -1) end
+  if redis.call('EXISTS', lane) == 0 then
+    redis.call('ZREM', k.band(band), tenant)
+    redis.call('HDEL', served, 'in:' .. tenant, 'out:' .. tenant)
+    redis.call('HSET', served, 'last', tenant)
+  end
+  return id
+end
+
 local function lane_pop(k, band)
   while true do
     local tenant = redis.call('ZRANGE', k.band(band), 0, 0)[1]
     if not tenant then return nil end
-    local lane, served = k.lane(band, tenant), k.served(band)
-    local id = redis.call('LPOP', lane)
-    redis.call('HINCRBY', served, 'out:' .. tenant, 1)
-    if id then redis.call('HINCRBY', served, 'n', -1) end
-    if redis.call('EXISTS', lane) == 0 then
-      redis.call('ZREM', k.band(band), tenant)
-      redis.call('HDEL', served, 'in:' .. tenant, 'out:' .. tenant)
-      redis.call('HSET', served, 'last', tenant)
-    end
+    local id = lane_take(k, band, tenant)
     if id then return id end
   end
 end
@@ -117,6 +134,29 @@ local function next_waiting(k)
     if id then return id end
   end
   redis.call('HINCRBY', k.pace, 'turn', -1)
+  return nil
+end
+
+-- The next stream for a spare place of a worker, or nil: of a tenant that has none running there, or less than its equal part
+-- (`running`: tenant -> how many), and that is, but for what a stream costs, the least served of those that wait in the highest
+-- band.
+local function next_for_spare(k, running)
+  for band = 0, BANDS - 1 do
+    local lanes = redis.call('ZRANGE', k.band(band), 0, SPARE_LOOKS - 1, 'WITHSCORES')
+    local all, tenants = 0, 0
+    for _, count in pairs(running) do all, tenants = all + count, tenants + 1 end
+    for i = 1, #lanes, 2 do
+      if not running[lanes[i]] then tenants = tenants + 1 end
+    end
+    local most = lanes[1] and tonumber(lanes[2]) + (tonumber(redis.call('HGET', k.served(band), 'mean')) or 0)
+    for i = 1, #lanes, 2 do
+      if tonumber(lanes[i + 1]) > most then break end
+      local own = running[lanes[i]] or 0
+      local id = (own == 0 or (own + 1) * tenants <= all) and lane_take(k, band, lanes[i])
+      if id then return id end
+    end
+    if lanes[1] then return nil end
+  end
   return nil
 end
 
@@ -177,6 +217,7 @@ local function slots_take(record_prefix, k, id, packed, was_served)
   for _, cap in ipairs(caps) do
     if redis.call('SCARD', k.slots(cap[1])) >= cap[2] then
       redis.call('HSET', record, 'parked', cap[1])
+      redis.call('HDEL', record, 'alone')
       redis.call('SADD', k.parked_here, id)
       redis.call(was_served and 'LPUSH' or 'RPUSH', k.parked(cap[1]), id)
       slots_decline(record_prefix, k, caps, cap[1])
@@ -249,92 +290,4 @@ local function withdraw(record_prefix, k, id)
     end
   end
   if f[5] then slots_decline(record_prefix, k, cmsgpack.unpack(f[5]), nil) end
-end
-
--- ---- what those who wait are told
-
--- Streams that will be claimed before number `index` of a lane, and itself: its own, those ahead, those of higher bands, and
--- of the other lanes of its band those whose turn comes first if all cost what streams cost lately.
--- Returns the place (1: next), 0, how many of those before it were served before, and how many are of higher bands.
-local function lane_position(k, band, tenant, index)
-  local ahead, above, before = redis.call('LLEN', k.queue), 0, 0
-  for higher = 0, band - 1 do above = above + (tonumber(redis.call('HGET', k.served(higher), 'n')) or 0) end
-  local served = k.served(band)
-  local f = redis.call('HMGET', served, 'mean', 'c:' .. tenant)
-  local mean, own = math.max(1, tonumber(f[1] or 100)), tonumber(f[2] or 0)
-  -- Only lanes that were served less than what this one will have been.
-  local least = string.format('(%.3f', own + (index - 1) * mean)
-  local others = redis.call('ZCOUNT', k.band(band), '-inf', least)
-  local stride = math.max(1, math.ceil(others / LANES_SEEN))
-  for rank = 0, others - 1, stride do
-    local lane = redis.call('ZRANGE', k.band(band), rank, rank, 'WITHSCORES')
-    if lane[1] ~= tenant then
-      local turns = math.ceil(index - 1 + (own - tonumber(lane[2])) / mean)
-      if turns > 0 then before = before + stride * math.min(turns, redis.call('LLEN', k.lane(band, lane[1]))) end
-    end
-  end
-  return ahead + above + before + index, 0, ahead, above
-end
-
--- Time between events, exponentially weighted: `f` is {when the last one was, 1 if the time since counts, mean, mean of
--- squares, samples}. Returns it after one more event.
-local function pace_step(f, now, busy)
-  local mean, square, samples = f[3], f[4], f[5]
-  if f[2] == 1 then
-    local interval, share = now - f[1], math.max(PACE_SHARE, 1 / (samples + 1))
-    mean = mean * (1 - share) + interval * share
-    square = square * (1 - share) + interval * interval * share
-    samples = math.min(samples + 1, 1000)
-  end
-  return { now, busy, mean, square, samples }
-end
-
-local function pace_note(key, field, now, busy)
-  local packed = redis.call('HGET', key, field)
-  local before = packed and cmsgpack.unpack(packed) or { 0, 0, 0, 0, 0 }
-  redis.call('HSET', key, field, cmsgpack.pack(pace_step(before, now, busy)))
-end
-
--- Note a claim, of the deployment and of the tenant, for what waiting ones are told. Time counts while somebody waits.
-local function claim_note(k, band, tenant, caps, now)
-  pace_note(k.pace, 'all', now, redis.call('SCARD', k.waiting) > 0 and 1 or 0)
-  local more = redis.call('EXISTS', k.lane(band, tenant)) == 1
-  for _, cap in ipairs(caps or {}) do more = more or redis.call('EXISTS', k.parked(cap[1])) == 1 end
-  pace_note(k.served(band), 'p:' .. tenant, now, more and 1 or 0)
-end
-
--- How long `index` claims of a tenant take, or `place` of anybody where the tenant's were not measured yet.
--- Returns how many claims, and their pace: mean (ms), mean of squares, samples.
-local function pace_of(k, band, tenant, index, place)
-  local own = redis.call('HGET', k.served(band), 'p:' .. tenant)
-  local pace = own and cmsgpack.unpack(own)
-  if pace and pace[5] >= PACE_SAMPLES then return index, pace end
-  local all = redis.call('HGET', k.pace, 'all')
-  return place, all and cmsgpack.unpack(all) or { 0, 0, 0, 0, 0 }
-end
-
--- Where a waiting stream stands: what `lane_position` returns (its second is 1 if its own limit keeps it), then what `pace_of`
--- does. Nil when it does not wait.
-local function position_of(record_prefix, k, id)
-  local f = redis.call('HMGET', record_prefix .. id, 'tenant', 'band', 'parked', 'epoch', 'lane_no', 'state')
-  if f[6] ~= 'queued' then return nil end
-  local band, place = tonumber(f[2]) or 1, nil
-  if f[3] then
-    place = { (redis.call('LPOS', k.parked(f[3]), id) or 0) + 1, 1, 0, 0 }
-  elseif f[4] ~= '0' then
-    place = { (redis.call('LPOS', k.queue, id) or 0) + 1, 0, 0, 0 }
-  else
-    local out = tonumber(redis.call('HGET', k.served(band), 'out:' .. f[1])) or 0
-    local index = math.max(1, math.min((tonumber(f[5]) or 1) - out, redis.call('LLEN', k.lane(band, f[1]))))
-    place = { lane_position(k, band, f[1], index) }
-    return place, pace_of(k, band, f[1], index, place[1])
-  end
-  return place, pace_of(k, band, f[1], place[1], place[1])
-end
-
--- Note what a stream cost in all, weighted, for the guess of turns.
-local function mean_note(k, band, cost)
-  local served = k.served(band)
-  local mean = tonumber(redis.call('HGET', served, 'mean'))
-  redis.call('HSET', served, 'mean', string.format('%.3f', mean and mean * (1 - MEAN_SHARE) + cost * MEAN_SHARE or cost))
 end

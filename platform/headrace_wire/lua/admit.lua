@@ -4,7 +4,7 @@
 --       7 record TTL while alive (ms) · 8 log TTL after the end (ms) · 9 window, and credit to start with (0: no limit)
 --       10 AdmissionTerms (msgpack) · 11 value of the idempotency key · 12 its TTL (ms)
 -- Returns {verdict, ...}, and nothing was changed unless it is 'queued':
---       'queued', position (1: next), rates, claims it waits for, their pace as `places` gives it · 'full', how many wait, 1 if they are the tenant's own · 'known' (a repeated call) ·
+--       'queued', position (1: next), rates, pace as `places` gives it · 'full', how many wait, 1 if they are the tenant's own · 'known' (a repeated call) ·
 --       'duplicate', the idempotency key's value when another stream has that key ·
 --       'refused', kind, quota id, retry after (ms, -1: never), rates.
 --       rates: {limit, remaining, reset (ms)} of requests and of tokens per minute, the tightest of each, -1 where none.
@@ -33,7 +33,10 @@ define('admit', function(keys, args)
   if #caps > 0 then redis.call('HSET', record, 'caps', cmsgpack.pack(caps)) end
   enqueue_new(keys[1], k, id, tenant, band, deadline)
   local index = redis.call('LLEN', k.lane(band, tenant))
-  local position = lane_position(k, band, tenant, index)
-  local claims, pace = pace_of(k, band, tenant, index, position)
-  return { 'queued', position, rates, claims, tostring(pace[3]), tostring(pace[4]), int(pace[5]) }
+  local position, _, ahead = lane_position(k, band, tenant, index)
+  local pace = pace_of(k, band, tenant, index, position, ahead, index == 1)
+  if tonumber(pace[4]) >= PACE_SAMPLES then
+    redis.call('HSET', record, 'expected_ms', pace[1], 'expected_with', math.abs(pace[5]))
+  end
+  return { 'queued', position, rates, pace }
 end)

@@ -1,6 +1,7 @@
 -- renew: keep an incarnation's lease, and compare what it works on with what it owns. Expiry is final.
 -- KEYS  1 incarnations · 2 assignment table · 3 stream record prefix · 4 queue prefix · 5 bell prefix · 6.. channels to keep alive
--- ARGV  1 incarnation · 2 lease (ms) · 3 grace for assigned streams that are not listed (ms) · then triples stream id, epoch, tokens that it has generated
+-- ARGV  1 incarnation · 2 lease (ms) · 3 grace for assigned streams that are not listed (ms) · 4 deployment that it serves, or ''
+--       5 how many streams it runs at once · then triples stream id, epoch, tokens that it has generated
 -- Returns {alive, lost, cancelled}: alive 0 means that the lease had ended (the caller starts anew, empty); lost: stream ids
 --       that belong to somebody else now; cancelled: flat list stream id, reason.
 define('renew', function(keys, args)
@@ -10,9 +11,10 @@ define('renew', function(keys, args)
   if not expiry or tonumber(expiry) <= now then return { 0, {}, {} } end
   redis.call('ZADD', keys[1], 'XX', int(now + lease), me)
   for i = 6, #keys do redis.call('PEXPIRE', keys[i], lease) end
+  if args[4] ~= '' then places_note(fair_keys(keys[4] .. args[4]), me, tonumber(args[5]), now + lease, now) end
 
   local lost, cancelled, listed = {}, {}, {}
-  for i = 4, #args, 3 do
+  for i = 6, #args, 3 do
     local id, epoch = args[i], args[i + 1]
     listed[id] = true
     local f = redis.call('HMGET', keys[3] .. id, 'owner', 'epoch', 'cancel', 'state', 'deployment', 'tenant', 'band', 'weight',

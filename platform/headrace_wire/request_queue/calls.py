@@ -4,7 +4,8 @@ One owner at a time holds a stream under an `epoch`; ownership comes from `claim
 `cancel` (a gateway that brings the stream to its end). Every function checks the owner, so a late call changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from redis.asyncio import Redis
 
@@ -205,9 +206,17 @@ class RequestQueue:
             raise LeaseLostError(incarnation)
 
     async def renew(
-        self, incarnation: str, *, lease_seconds: float, owned: Sequence[tuple[str, int, int]], channels: Sequence[str]
+        self,
+        incarnation: str,
+        *,
+        lease_seconds: float,
+        owned: Sequence[tuple[str, int, int]],
+        channels: Sequence[str],
+        serving: tuple[str, int] | None = None,
     ) -> Renewal:
         """Extend the lease; `owned` lists (stream id, epoch, tokens generated in all) of everything worked on.
+
+        `serving`: the deployment that a worker serves, and how many streams it runs at once.
 
         Raises:
             LeaseLostError: it had ended; nothing was extended.
@@ -220,7 +229,8 @@ class RequestQueue:
             redis_keys.bell_prefix(),
             *channels,
         ]
-        args: list[bytes | str | int] = [incarnation, int(lease_seconds * 1000), int(UNLISTED_GRACE_SECONDS * 1000)]
+        grace_ms = int(UNLISTED_GRACE_SECONDS * 1000)
+        args: list[bytes | str | int] = [incarnation, int(lease_seconds * 1000), grace_ms, *(serving or ("", 0))]
         for stream_id, epoch, generated in owned:
             args += [stream_id, epoch, generated]
         alive, lost, cancelled = await self._functions.call("renew", keys, args)
@@ -229,8 +239,18 @@ class RequestQueue:
         pairs = [text.decode() for text in cancelled]
         return Renewal(frozenset(i.decode() for i in lost), dict(zip(pairs[::2], pairs[1::2], strict=True)))
 
-    async def claim(self, incarnation: str, *, deployment: str, want: int) -> list[Claimed]:
-        """Take up to `want` waiting streams.
+    async def claim(
+        self,
+        incarnation: str,
+        *,
+        deployment: str,
+        want: int,
+        spare: int = 0,
+        serving: Mapping[str, int] = MappingProxyType({}),
+    ) -> list[Claimed]:
+        """Take up to `want` waiting streams, and then up to `spare` of tenants that have little.
+
+        `serving` says of how many streams of each tenant this worker has the places taken.
 
         Raises:
             LeaseLostError: this incarnation may not claim any more.
@@ -241,7 +261,10 @@ class RequestQueue:
             redis_keys.assigned_key(incarnation),
             redis_keys.stream_prefix(),
         ]
-        rows = await self._functions.call("claim", keys, [incarnation, want])
+        args: list[bytes | str | int] = [incarnation, want, spare]
+        for tenant_id, count in serving.items():
+            args += [tenant_id, count]
+        rows = await self._functions.call("claim", keys, args)
         if rows == b"lost":
             raise LeaseLostError(incarnation)
         return [claimed_stream(row) for row in rows]

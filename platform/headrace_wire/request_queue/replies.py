@@ -1,6 +1,5 @@
 """What the Redis functions that decide over streams answer, as typed values."""
 
-import math
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -43,13 +42,16 @@ class Place(Struct, frozen=True):
     """Streams ahead that had been served before: resumed, or those of a lost worker."""
     higher: int
     """Streams ahead that are of a higher priority."""
-    claims: int
-    """How many claims it waits for: of its tenant, or of anybody where its tenant's pace was not measured."""
-    interval_seconds: float
-    """Mean time between two of them while somebody waits; 0 where nothing was measured."""
-    deviation_seconds: float
-    """Standard deviation of that."""
+    expected_seconds: float
+    """How long it should wait."""
+    least: float
+    """A tenth of all waits is shorter than this share of what was expected."""
+    most: float
+    """A tenth is longer than that."""
     samples: int
+    """Waits that this was measured from."""
+    places: int = -1
+    """How many streams the deployment's workers run at once; -1 where none has said."""
 
 
 class Admission(Struct, frozen=True):
@@ -173,8 +175,8 @@ def admission(reply: Reply) -> Admission:
         refusal = Refusal(RefusalKind(kind.decode()), quota_id.decode(), retry / 1000 if retry >= 0 else -1)
         return Admission(verdict, refusal=refusal, rates=_rates(rates))
     if verdict is Verdict.QUEUED:
-        position, rates, *pace = rest
-        return Admission(verdict, position, rates=_rates(rates), place=place([position, 0, 0, 0, *pace]))
+        position, rates, pace = rest
+        return Admission(verdict, position, rates=_rates(rates), place=place([position, 0, 0, 0, pace]))
     if verdict is Verdict.FULL:
         return Admission(verdict, int(rest[0]), is_own_queue=bool(rest[1]))
     return Admission(verdict)
@@ -190,13 +192,11 @@ def _rates(reply: Reply) -> Rates:
 
 def place(row: Reply) -> Place | None:
     """Read one row of `places`."""
-    position, own, served_before, higher, claims, mean, square, samples = row
+    position, own, served_before, higher, (expected_ms, least, most, samples, places) = row
     if not position:
         return None
-    mean_ms, square_ms = float(mean), float(square)
-    deviation_ms = math.sqrt(max(0.0, square_ms - mean_ms * mean_ms))
-    numbers = int(served_before), int(higher), int(claims)
-    return Place(int(position), bool(own), *numbers, mean_ms / 1000, deviation_ms / 1000, int(samples))
+    numbers = float(expected_ms) / 1000, float(least), float(most), int(samples), int(places)
+    return Place(int(position), bool(own), int(served_before), int(higher), *numbers)
 
 
 def claimed_stream(row: Reply) -> Claimed:
