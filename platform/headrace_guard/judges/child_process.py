@@ -6,7 +6,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headrace_guard.judges.frames import PREFIX_BYTES, Answer, Batch, Job, LocalRule, Prepare, decode_answers, encode
+from headrace_guard.judges.frames import (
+    CACHED_RULES,
+    PREFIX_BYTES,
+    Answer,
+    Batch,
+    Job,
+    LocalRule,
+    Prepare,
+    decode_answers,
+    encode,
+)
+from headrace_wire.guard_policy import TopicRule
 
 START_SECONDS = 30.0
 """For the start of a child and for loading a model; on a machine that is busy with an engine's start, too."""
@@ -22,7 +33,7 @@ class JudgingChild:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         """Take over a process; `start` makes one."""
         self._process = process
-        self._loaded: set[type[LocalRule]] = set()
+        self._loaded: set[object] = set()
 
     @classmethod
     async def start(cls) -> "JudgingChild":
@@ -63,12 +74,12 @@ class JudgingChild:
         return self._process.returncode is None
 
     async def load(self, jobs: Sequence[Job]) -> None:
-        """Have it load the models of these jobs, where it has not; what goes wrong shows when they are judged.
+        """Have it load what these jobs need, where it has not; what goes wrong shows when they are judged.
 
         Raises:
             ChildDiedError: it died, or does not answer.
         """
-        new = {type(job.rule): job.rule for job in jobs if type(job.rule) not in self._loaded}
+        new = {need: job.rule for job in jobs if (need := _need(job.rule)) not in self._loaded}
         if not new:
             return
         try:
@@ -76,6 +87,8 @@ class JudgingChild:
                 await self._ask(Prepare(tuple(new.values())))
         except TimeoutError as error:
             raise ChildDiedError("a judge's process did not load its models in time") from error
+        if len(self._loaded) >= CACHED_RULES:
+            self._loaded.clear()  # it forgets, too; what it still knows is loaded in no time
         self._loaded.update(new)
 
     async def judge(self, jobs: Sequence[Job]) -> list[Answer]:
@@ -113,3 +126,8 @@ class JudgingChild:
             return decode_answers(await stdout.readexactly(int.from_bytes(prefix, "big")))
         except (asyncio.IncompleteReadError, OSError) as error:
             raise ChildDiedError("a judge's process has ended") from error
+
+
+def _need(rule: LocalRule) -> object:
+    """Return what tells apart what rules need: the model of their kind, and the embeddings of their examples."""
+    return rule.examples if isinstance(rule, TopicRule) else type(rule)

@@ -9,6 +9,8 @@ from headrace_guard.judges.verdicts import Verdict
 from headrace_wire.guard_policy import AbuseRule, LanguageRule, TopicRule
 
 PREFIX_BYTES = 4
+CACHED_RULES = 128
+"""Topic rules whose examples a child keeps embedded."""
 
 LocalRule = TopicRule | AbuseRule | LanguageRule
 """Rules that a child judges; the others are put to deployments."""

@@ -58,7 +58,7 @@ class JudgePool:
     """Judges by all window rules. Nothing is started before the first text or `prepare`; belongs to one event loop."""
 
     def __init__(self, ask: AskDeployment | None = None, settings: PoolSettings = PoolSettings()) -> None:  # noqa: B008
-        """`ask` answers judge rules; without it they fail."""
+        """`ask` answers judge rules; without it they fail. Whoever made it closes it."""
         self._ask = ask
         self._settings = settings
         self._line: deque[_Waiting] = deque()
@@ -135,8 +135,6 @@ class JudgePool:
         for waiting in self._line:
             waiting.fail(JudgeFailure("error", "The judges are shutting down."))
         self._line.clear()
-        if self._ask is not None:
-            await self._ask.close()
 
     async def _judge_part(self, job: Job, deadline: float) -> Verdict:
         if self._is_closed:
@@ -191,15 +189,17 @@ class JudgePool:
         return batch
 
     async def _serve(self, number: int, batch: Sequence[_Waiting]) -> None:
-        jobs = [waiting.job for waiting in batch]
         loop = asyncio.get_running_loop()
         try:
             child = await self._child(number)
-            await child.load(jobs)
+            await child.load([waiting.job for waiting in batch])
+            batch = [waiting for waiting in batch if not waiting.verdict.done()]
+            if not batch:
+                return
             # A text whose deadline passes in a short queue must not cost the child that serves all others.
             patience = max(loop.time() + self._settings.hang_seconds, min(waiting.deadline for waiting in batch))
             async with asyncio.timeout_at(patience):
-                answers = await child.judge(jobs)
+                answers = await child.judge([waiting.job for waiting in batch])
         except TimeoutError:
             log.warning("a judge's process hangs and is replaced texts=%d", len(batch))
             await self._replace(number)

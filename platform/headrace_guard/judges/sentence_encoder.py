@@ -77,7 +77,7 @@ class _LayerNorm:
 class _Layer:
     def __init__(self, weights: dict[str, Floats], name: str) -> None:
         attention = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
-        self._mix_in = np.concatenate([weights[f"{part}.weight"] for part in attention]).T.copy()
+        self._mix_in = np.concatenate([weights[f"{part}.weight"] for part in attention]).T
         self._mix_in_bias = np.concatenate([weights[f"{part}.bias"] for part in attention])
         self._mix_out, self._mix_out_bias = _dense(weights, f"{name}.attention.output.dense")
         self._mixed_norm = _LayerNorm(weights, f"{name}.attention.output.LayerNorm")
@@ -94,7 +94,8 @@ class _Layer:
 
 
 def _dense(weights: dict[str, Floats], name: str) -> tuple[Floats, Floats]:
-    return weights[f"{name}.weight"].T.copy(), weights[f"{name}.bias"]
+    # A view: the product with a transposed matrix takes 10 ms for 24 tokens, with a copy in its order 15 ms.
+    return weights[f"{name}.weight"].T, weights[f"{name}.bias"]
 
 
 def _attend(projected: Floats) -> Floats:

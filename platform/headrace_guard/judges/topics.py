@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headrace_guard.judges.frames import CACHED_RULES
 from headrace_guard.judges.readings import readings_of
 from headrace_guard.judges.sentence_encoder import Floats, SentenceEncoder
 from headrace_guard.judges.verdicts import Verdict
 from headrace_wire.guard_policy import TopicRule
 
-CACHED_RULES = 128
+EXAMPLES_AT_ONCE = 64
 FINDING_CHARACTERS = 80
 
 
@@ -48,7 +49,8 @@ class TopicJudge:
     def _embedded(self, examples: tuple[str, ...]) -> Floats:
         known = self._examples.get(examples)
         if known is None:
-            known = self._examples[examples] = self._encoder.encode(examples or ("",))
+            parts = [examples[i : i + EXAMPLES_AT_ONCE] for i in range(0, len(examples), EXAMPLES_AT_ONCE)] or [("",)]
+            known = self._examples[examples] = np.concatenate([self._encoder.encode(part) for part in parts])
             if len(self._examples) > CACHED_RULES:
                 self._examples.popitem(last=False)
         self._examples.move_to_end(examples)

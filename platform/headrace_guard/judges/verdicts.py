@@ -38,7 +38,3 @@ class AskDeployment(Protocol):
             JudgeFailure: it gave none.
         """
         ...
-
-    async def close(self) -> None:
-        """Let go of what is under way."""
-        ...

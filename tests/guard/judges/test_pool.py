@@ -91,6 +91,15 @@ async def test_a_long_text_is_judged_in_every_part(make_pool: Pool) -> None:
     assert not (await pool.judge(ABUSE, padding, deadline_seconds=PATIENT)).found
 
 
+async def test_embedding_many_examples_is_not_taken_for_a_hanging_child(make_pool: Pool) -> None:
+    pool = make_pool(hang_seconds=0.0)
+    rule = TopicRule(key="t", examples=tuple(f"A sentence about the number {number}" for number in range(200)))
+    text = "What is meant by this sentence is the number 7."
+    assert await reason_of(pool.judge(rule, text, deadline_seconds=0.01)) == "timeout"
+    assert (await pool.judge(rule, text, deadline_seconds=PATIENT)).finding == "A sentence about the number 7"
+    assert pool.restarts == 0
+
+
 async def test_prepared_judges_have_their_child(make_pool: Pool) -> None:
     pool = make_pool()
     await pool.prepare([JudgeRule(key="j", deployment="d", question="?")])
@@ -255,15 +264,10 @@ async def test_a_judge_rule_goes_to_whoever_asks_deployments() -> None:
         async def ask(self, rule: JudgeRule, text: str, tenant_id: str, deadline_seconds: float) -> Verdict:
             return Verdict(True, 1.0, f"{rule.deployment} {text} {tenant_id} {deadline_seconds}")
 
-        async def close(self) -> None:
-            self.is_closed = True
-
     rule = JudgeRule(key="j", deployment="judge", question="Is it bad?")
-    asked = Asked()
-    async with JudgePool(asked) as pool:
+    async with JudgePool(Asked()) as pool:
         verdict = await pool.judge(rule, "text", tenant_id="t", deadline_seconds=2.0)
         assert verdict.finding == "judge text t 2.0"
         assert pool.pids == []
-    assert asked.is_closed
     async with JudgePool() as pool:
         assert await reason_of(pool.judge(rule, "text", deadline_seconds=2.0)) == "error"
