@@ -1,9 +1,7 @@
 """Starting a stream: prompt ids, what the caller left open, admission."""
 
-import asyncio
 import hashlib
 import hmac
-import secrets
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,12 +16,12 @@ from apps.streams.gateway import Gateway
 from apps.streams.limits import NO_PLACE, OnWait, QueueNews
 from apps.streams.refusals import refusal_error
 from apps.streams.services.guarding import input_guard
+from apps.streams.services.prompting import length_check, most_tokens, prompt_ids_render, sampling_complete
 from apps.streams.services.reading import stream_attach, window_of
 from apps.streams.subscription import Subscription
 from headrace_wire.admission import AdmissionTerms, Rates
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.errors import (
-    ContextLengthError,
     DependencyUnavailableError,
     DrainingError,
     IdempotencyMismatchError,
@@ -35,12 +33,6 @@ from headrace_wire.messages import ChatTurn, GenerateRequest, SamplingParams
 from headrace_wire.quota_terms import admission_terms
 from headrace_wire.request_queue import Admission, Idempotency, Verdict
 from headrace_wire.snapshot import DeploymentConfig
-
-MAX_CHARACTERS_PER_TOKEN = 64
-"""More than any text has on average; what is longer is refused before it is tokenised."""
-
-RENDER_AT_ONCE_CHARACTERS = 256
-"""Conversations up to this length are rendered on the event loop: ~0.1 ms, and waking a thread takes as long again."""
 
 
 class StartedStream(Struct, frozen=True):
@@ -115,6 +107,7 @@ async def stream_start(
     if gateway.draining:
         raise DrainingError("This gateway is shutting down; send the request again.", retry_after_seconds=1.0)
     stream_id = options.stream_id or new_stream_id()
+    length_check(gateway, deployment, conversation)
     salt = cache_salt(gateway.secret, caller.tenant.id)
     guarded = await input_guard(
         gateway=gateway,
@@ -125,12 +118,12 @@ async def stream_start(
         conversation=conversation,
     )
     conversation = guarded.conversation
-    prompt_ids = await _render(gateway, deployment, conversation)
+    prompt_ids = await prompt_ids_render(gateway, deployment, conversation)
     request = GenerateRequest(
         stream_id=stream_id,
         tenant_id=caller.tenant.id,
         deployment=deployment.name,
-        sampling=_complete(gateway, deployment, sampling, prompt_ids),
+        sampling=sampling_complete(gateway, deployment, sampling, prompt_ids),
         cache_salt=salt,
         prompt_ids=pack_token_ids(prompt_ids or ()),
         conversation=() if prompt_ids is not None else tuple(conversation),
@@ -153,7 +146,7 @@ async def stream_start(
             user_id=caller.user_id,
             deployment=deployment,
             quotas=gateway.config.quotas,
-            prompt_tokens=len(prompt_ids) if prompt_ids is not None else _most_tokens(conversation),
+            prompt_tokens=len(prompt_ids) if prompt_ids is not None else most_tokens(conversation),
             max_tokens=request.sampling.max_tokens,
             now=datetime.now(UTC),
         )
@@ -195,52 +188,6 @@ def _check_priority(caller: Caller, priority: int | None) -> None:
 def cache_salt(secret: bytes, tenant_id: str) -> str:
     """Return the prefix-cache partition of a tenant; a client can neither choose nor guess it (CVE-2025-46570)."""
     return hmac.new(secret, f"cache-salt:{tenant_id}".encode(), hashlib.sha256).hexdigest()[:32]
-
-
-async def _render(gateway: Gateway, deployment: DeploymentConfig, conversation: Sequence[ChatTurn]) -> list[int] | None:
-    renderer = gateway.renderers.get(gateway.fleet.fingerprint(deployment.name))
-    if renderer is None:
-        return None
-    characters = sum(len(turn.content) for turn in conversation)
-    limit = _context_limit(gateway, deployment) or renderer.max_model_len
-    if limit and characters > limit * MAX_CHARACTERS_PER_TOKEN:
-        # To tokenise megabytes takes seconds, and no answer could come of it.
-        raise ContextLengthError(
-            f"This model's maximum context length is {limit} tokens, and your messages have {characters} characters."
-            " Shorten the messages.",
-            param="messages",
-        )
-    if characters <= RENDER_AT_ONCE_CHARACTERS:
-        return renderer.render(conversation)
-    return await asyncio.to_thread(renderer.render, conversation)
-
-
-def _complete(
-    gateway: Gateway, deployment: DeploymentConfig, sampling: SamplingParams, prompt_ids: Sequence[int] | None
-) -> SamplingParams:
-    """Fill in what the caller left open, and refuse what cannot fit."""
-    max_tokens = sampling.max_tokens
-    limit = _context_limit(gateway, deployment)
-    if prompt_ids is not None and limit:
-        room = limit - len(prompt_ids)
-        if room < max(1, max_tokens):
-            raise ContextLengthError(
-                f"This model's maximum context length is {limit} tokens, and your messages take {len(prompt_ids)}"
-                + (f" with {max_tokens} asked for the answer" if max_tokens else "")
-                + ". Shorten the messages or ask for fewer tokens.",
-                param="messages",
-            )
-        max_tokens = max_tokens or min(deployment.default_max_tokens, room)
-    changes: dict[str, object] = {"max_tokens": max_tokens or deployment.default_max_tokens}
-    if sampling.seed < 0:
-        changes["seed"] = secrets.randbelow(2**31)
-    known = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
-    return SamplingParams(**{**known, **changes})
-
-
-def _context_limit(gateway: Gateway, deployment: DeploymentConfig) -> int:
-    reported = [w.max_model_len for w in gateway.fleet.workers(deployment.name) if w.max_model_len]
-    return min(reported) if reported else deployment.max_model_len or 0
 
 
 async def _admit(
@@ -286,11 +233,6 @@ async def _admit(
         tokens = terms.prompt_tokens + terms.max_tokens
         raise refusal_error(admission.refusal, admission.rates, quota, tokens=tokens)
     return admission
-
-
-def _most_tokens(conversation: Sequence[ChatTurn]) -> int:
-    """Return an upper bound of a prompt's tokens: one for each byte, and some for the markup of a turn."""
-    return sum(len(turn.content.encode()) + 16 for turn in conversation)
 
 
 async def _replay(
