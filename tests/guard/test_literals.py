@@ -73,6 +73,12 @@ def test_words_of_every_kind(listed: tuple[str, ...], text: str, masked: str) ->
     assert Scanner([words(*listed, mask="#")]).scan(text).text == masked
 
 
+@pytest.mark.parametrize("slashes", [1, 2, 4])
+def test_backslash_of_a_word_may_be_escaped(slashes: int) -> None:
+    text = "in C:" + "\\" * slashes + "bad dir"
+    assert Scanner([words(r"C:\bad dir", mask="#")]).scan(text).text == "in #"
+
+
 def test_parts_of_words_where_the_rule_says_so() -> None:
     scanned = Scanner([words("bad", whole_words=False, mask="#")]).scan("badly, abadan")
     assert scanned.text == "#ly, a#an"

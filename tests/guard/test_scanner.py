@@ -123,6 +123,32 @@ def test_no_character_is_split() -> None:
         assert "".join(pieces(scanner, text)[0]) == masked
 
 
+def test_no_escape_is_split_by_what_ends_or_blocks_in_it() -> None:
+    scanner = Scanner([patterns(r"a\\", mask="#")])
+    for text, masked in {r"xa\nb": "x#b", r"xa\u0041b": "x#b", r"xa\eb": "x#eb", "xa\\": "x#"}.items():
+        assert scanner.scan(text).text == masked
+        assert "".join(pieces(scanner, text)[0]) == masked
+    out, guard = pieces(Scanner([words("bad", whole_words=False, action=Action.BLOCK)]), r"x\ubad")
+    assert "".join(out) == "x"
+    assert guard.block is not None
+
+
+@pytest.mark.parametrize(
+    ("listed", "text", "masked"),
+    [
+        ((r"a\sbb", "n[bc]+"), r"xa\nbb.", "x#."),
+        ((r"a\sbb", "n[bc]+"), r"xa\nbc.", "xa#."),
+        ((r"a?[n\n]b",), r"xa\nb.", "x#."),
+        ((r"a\nb", r"a\\nb"), r"xa\nb.", "x#."),
+        ((r"\bc\b",), r"\tc\n b\c", r"\t#\n b\#"),
+    ],
+)
+def test_both_readings_of_an_escape_count(listed: tuple[str, ...], text: str, masked: str) -> None:
+    scanner = Scanner([patterns(*listed, mask="#")])
+    assert scanner.scan(text).text == masked
+    assert "".join(pieces(scanner, text)[0]) == masked
+
+
 def test_half_an_escape_waits() -> None:
     scanner = Scanner([words("bad")])
     assert pieces(scanner, ["a\\", "u0", "041", "."])[0] == ["a", "", "\\u0041", ".", ""]
@@ -142,6 +168,16 @@ def test_no_pattern_keeps_a_text_back(size: int) -> None:
         out += guard.push(text[at : at + size])
         assert guard.held <= MOST_HELD
     assert out + guard.flush() == text
+
+
+@pytest.mark.parametrize("size", [1, 7, 5000])
+def test_end_of_what_began_too_long_ago_is_still_found(size: int) -> None:
+    text = "x<" + "a" * 3000 + "> end"
+    guard = Scanner([patterns("<.+>", action=Action.BLOCK)]).open()
+    out = "".join(guard.push(text[at : at + size]) for at in range(0, len(text), size)) + guard.flush()
+    assert out == text[: 3002 - MOST_HELD]
+    assert guard.block is not None
+    assert guard.block.text == "a" * MOST_HELD + ">"
 
 
 @pytest.mark.parametrize("size", [1, 7, 5000])
@@ -221,6 +257,7 @@ ANY_TEXT = st.lists(st.one_of(st.sampled_from(PLANTED), LETTERS), max_size=8).ma
 @given(st.sampled_from(SCANNERS), ANY_TEXT, st.lists(st.integers(0, 60), max_size=6))
 @example(SCANNERS[1], r"\u0062ad", [3])
 @example(SCANNERS[6], "b\u0301\\", [])
+@example(SCANNERS[0], "bad\u200b x", [4])
 def test_what_is_released_depends_on_the_text_alone(scanner: Scanner, text: str, cuts: list[int]) -> None:
     guard = scanner.open()
     released = ["", *(guard.push(character) for character in text)]
@@ -261,7 +298,7 @@ def test_fewer_threads_find_the_same(scanner: Scanner, text: str) -> None:
 
 
 def test_long_text_costs_the_same_per_character_as_a_short_one() -> None:
-    """No rule makes the guard look twice at what it has seen: work that grew with the text's square would take hours."""
+    """Work that grew with the square of the text would take hours."""
     rules = [
         patterns("[a-z]", mask="#"),
         patterns("[a-z]", ".{1,50}x", action=Action.FLAG),
