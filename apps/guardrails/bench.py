@@ -8,28 +8,18 @@ import asyncio
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+
+import msgspec
 
 from headrace_guard.combination import BoundWindowRule, Guard
+from headrace_guard.judges.pool import JudgePool
 from headrace_guard.judges.verdicts import JudgeFailure, Verdict
 from headrace_guard.scanner import Hit, Scanner
 from headrace_guard.windows import Window, Windows
-from headrace_wire.guard_policy import Action, AnyRule, Direction, GuardPolicy, WindowRule
+from headrace_wire.guard_policy import Action, AnyRule, Direction, GuardPolicy, PolicyMode, WindowRule
 
 MAX_CHARACTERS = 20_000
 _TOKEN = re.compile(r"\s?\S{1,4}|\s")
-
-
-class Judges(Protocol):
-    """Whoever judges windows."""
-
-    async def judge(self, rule: WindowRule, text: str, *, tenant_id: str, deadline_seconds: float) -> Verdict:
-        """Judge one text by one rule.
-
-        Raises:
-            JudgeFailure: there is no verdict.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,21 +97,24 @@ def tokens_of(text: str) -> list[str]:
 
 
 async def bench_run(
-    *, policy: GuardPolicy, text: str, direction: Direction, tpot_seconds: float, judges: Judges, tenant_id: str
+    *, policy: GuardPolicy, text: str, direction: Direction, tpot_seconds: float, tenant_id: str
 ) -> BenchReport:
-    """Judges a text as if the policy were enforced.
+    """Judges a text as if the policy were enforced; judges are started for it, and ended.
 
     Raises:
         headrace_guard.patterns.PatternError: A rule cannot be compiled.
     """
-    guard = await asyncio.to_thread(Guard, [policy])
-    pieces = tokens_of(text) if direction is Direction.OUTPUT else [text]
-    bench = _Bench(guard, BenchReport(direction=direction, tokens=len(tokens_of(text))), judges, tenant_id)
-    if direction is Direction.INPUT:
-        await bench.judge_input(text)
-    else:
-        await bench.judge_output(pieces, tpot_seconds)
-    return bench.report
+    guard = await asyncio.to_thread(Guard, [msgspec.structs.replace(policy, mode=PolicyMode.ENFORCED)])
+    report = BenchReport(direction=direction, tokens=len(tokens_of(text)))
+    async with JudgePool() as judges:
+        bench = _Bench(guard, report, judges, tenant_id)
+        if direction is Direction.INPUT:
+            await judges.prepare(bound.rule for bound in guard.input_rules)
+            await bench.judge_input(text)
+        else:
+            await judges.prepare(bound.rule for bound in guard.output_rules)
+            await bench.judge_output(tokens_of(text), tpot_seconds)
+    return report
 
 
 class _Pace:
@@ -143,7 +136,7 @@ class _Pace:
 
 
 class _Bench:
-    def __init__(self, guard: Guard, report: BenchReport, judges: Judges, tenant_id: str) -> None:
+    def __init__(self, guard: Guard, report: BenchReport, judges: JudgePool, tenant_id: str) -> None:
         self._guard = guard
         self.report = report
         self._judges = judges
@@ -204,6 +197,7 @@ class _Bench:
                 waited = held + windows.held_characters if guard.holds_windows else held
                 seconds, is_over = await self._judge(guard.output_rules, window, context)
                 if is_over:
+                    pace.out(number, "", held=waited, judge_seconds=seconds)
                     self.report.is_retracted = not guard.holds_windows
                     return "".join(out)[: windows.passed_characters]
                 passed = windows.passed()

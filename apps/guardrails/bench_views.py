@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminDecimalFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from apps.guardrails.bench import MAX_CHARACTERS, BenchReport, bench_run
-from apps.guardrails.bench_sources import StoredAnswer, bench_judges, stored_answers
+from apps.guardrails.bench_sources import StoredAnswer, stored_answers
 from apps.guardrails.bodies import policy_body
 from apps.guardrails.enums import Direction
 from apps.guardrails.models import GuardrailPolicy, GuardrailRule
@@ -27,7 +27,7 @@ from apps.guardrails.presentation import report_told
 from apps.guardrails.selectors import policy_newest_version, version_content
 from apps.tenants.models import Tenant
 from headrace_wire.guard_policy import Direction as WireDirection
-from headrace_wire.guard_policy import GuardPolicy, PolicyMode, decode_policy, encode_policy
+from headrace_wire.guard_policy import GuardPolicy, decode_policy, encode_policy
 
 _SALT = "guardrails.bench"
 _RULES_PREFIX = "rules-TOTAL_FORMS"
@@ -54,6 +54,30 @@ class BenchForm(forms.Form):
         strip=False,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 8, "placeholder": _("Paste a text, or choose an answer.")}),
     )
+
+
+class AnswerForm(forms.Form):
+    """Where to take a text from: an answer that is stored; first whose, for a policy of everybody."""
+
+    tenant = forms.ModelChoiceField(
+        Tenant.objects.filter(is_active=True),
+        label=_("Tenant"),
+        required=False,
+        empty_label=_("nobody in particular"),
+        widget=UnfoldAdminSelectWidget,
+    )
+    answer = forms.ChoiceField(label=_("Answer"), widget=UnfoldAdminSelectWidget)
+
+    def __init__(self, subject: "_Subject", tenant: Tenant | None, answers: list[StoredAnswer]) -> None:
+        """Shows what there is to choose."""
+        super().__init__(initial={"tenant": tenant})
+        if subject.policy.tenant_id is not None:
+            del self.fields["tenant"]
+        choices = [("", "—"), *((answer.key, answer.label) for answer in answers)]
+        if answers:
+            self.fields["answer"].choices = choices  # type: ignore[attr-defined]
+        else:
+            del self.fields["answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +122,7 @@ async def _bench(model_admin: Any, request: HttpRequest) -> HttpResponse:  # noq
         "signed_body": _signed(subject),
         "answers": answers,
         "tenant": tenant,
-        "tenants": await sync_to_async(_tenants)(subject),
+        "answer_form": AnswerForm(subject, tenant, answers),
         "report": report and report_told(report, tpot_seconds=tpot_seconds),
     }
     return await sync_to_async(_render)(model_admin, request, context)
@@ -106,11 +130,10 @@ async def _bench(model_admin: Any, request: HttpRequest) -> HttpResponse:  # noq
 
 async def _report(subject: _Subject, form: BenchForm, tpot_seconds: float, tenant: Tenant | None) -> BenchReport:
     return await bench_run(
-        policy=msgspec.structs.replace(subject.body, mode=PolicyMode.ENFORCED),
+        policy=subject.body,
         text=form.cleaned_data["text"],
         direction=WireDirection(form.cleaned_data["direction"]),
         tpot_seconds=tpot_seconds,
-        judges=bench_judges(),
         tenant_id=tenant.pk.hex if tenant is not None else "",
     )
 
@@ -165,8 +188,8 @@ def _tenant(subject: _Subject, request: HttpRequest) -> Tenant | None:
     """Returns the policy's tenant, or the one that was chosen for a policy of everybody."""
     if subject.policy.tenant is not None:
         return subject.policy.tenant
-    chosen = request.POST.get("tenant") or request.GET.get("tenant") or ""
-    return next((tenant for tenant in _tenants(subject) if str(tenant.pk) == chosen), None)
+    chosen = request.POST.get("tenant", "")
+    return next((tenant for tenant in Tenant.objects.filter(is_active=True) if str(tenant.pk) == chosen), None)
 
 
 def _answers(tenant: Tenant | None, request: HttpRequest) -> list[StoredAnswer]:
@@ -175,12 +198,8 @@ def _answers(tenant: Tenant | None, request: HttpRequest) -> list[StoredAnswer]:
     return stored_answers(tenant=tenant, user=request.user)
 
 
-def _tenants(subject: _Subject) -> list[Tenant]:
-    return [] if subject.policy.tenant_id is not None else list(Tenant.objects.filter(is_active=True))
-
-
 def _chosen(request: HttpRequest, answers: list[StoredAnswer]) -> dict[str, Any]:
-    key = request.POST.get("answer") or request.GET.get("answer") or ""
+    key = request.POST.get("answer", "")
     return {"text": next((answer.text for answer in answers if answer.key == key), ""), "tpot_ms": 40}
 
 

@@ -38,9 +38,9 @@ class Direction(models.TextChoices):
 class Action(models.TextChoices):
     """What a rule does to what it finds."""
 
-    BLOCK = guard_policy.Action.BLOCK, "Block: end it, show the replacement"
-    MASK = guard_policy.Action.MASK, "Mask what was found"
-    FLAG = guard_policy.Action.FLAG, "Flag: record it, change nothing"
+    BLOCK = guard_policy.Action.BLOCK, "Block"
+    MASK = guard_policy.Action.MASK, "Mask"
+    FLAG = guard_policy.Action.FLAG, "Flag"
 
 
 class Severity(models.TextChoices):

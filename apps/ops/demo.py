@@ -21,6 +21,9 @@ from apps.deployments.enums import EngineKind
 from apps.deployments.models import ModelDeployment
 from apps.deployments.selectors import deployment_get
 from apps.deployments.services import deployment_create, deployment_update
+from apps.guardrails.enums import Action, PersonalDataKind, RuleKind
+from apps.guardrails.models import GuardrailPolicy, GuardrailRule
+from apps.guardrails.services import policy_save
 from apps.tenants.enums import MemberRole
 from apps.tenants.models import Membership, Tenant
 from apps.tenants.selectors import tenant_get
@@ -87,12 +90,25 @@ def demo_seed(*, state: DemoState | None, deployment: ModelDeployment) -> DemoSt
     """
     admin = state.admin if state else DemoUser("admin@headrace.localhost")
     user = state.user if state else DemoUser("user@headrace.localhost")
-    tenant = tenant_get(slug=TENANT_SLUG) or tenant_create(tenant=Tenant(slug=TENANT_SLUG, name="Demo"))
+    tenant = tenant_get(slug=TENANT_SLUG)
+    if tenant is None:
+        tenant = tenant_create(tenant=Tenant(slug=TENANT_SLUG, name="Demo"))
+        _example_policy_make(tenant)
     _user_ensure(admin, full_name="Demo Admin", is_superuser=True, tenant=tenant, role=MemberRole.OWNER)
     _user_ensure(user, full_name="Demo User", is_superuser=False, tenant=tenant, role=MemberRole.MEMBER)
     _deployment_ensure(deployment)
     api_key = _api_key_ensure(state.api_key if state else "", tenant=tenant)
     return DemoState(admin=admin, user=user, api_key=api_key, model=deployment.name)
+
+
+def _example_policy_make(tenant: Tenant) -> None:
+    """Makes a guardrail to look at. It is a draft: it does nothing until somebody says so."""
+    rule = GuardrailRule(
+        kind=RuleKind.PERSONAL_DATA,
+        name="Card numbers",
+        personal_data={PersonalDataKind.CREDIT_CARD: Action.MASK, PersonalDataKind.IBAN_CODE: Action.MASK},
+    )
+    policy_save(policy=GuardrailPolicy(tenant=tenant, name="Example: no card numbers"), rules=[rule])
 
 
 def _user_ensure(wanted: DemoUser, *, full_name: str, is_superuser: bool, tenant: Tenant, role: MemberRole) -> None:

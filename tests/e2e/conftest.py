@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from headrace_worker.vllm_arguments import CPU_BLOCK_SIZE
 from tests.support.live_stack import LiveStack, running_stack
@@ -105,3 +105,20 @@ def browser(chromium: Path) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=flags)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def admin_page(browser: Browser, live_stack: LiveStack) -> Iterator[Page]:
+    """An admin who has just signed in; a script error fails the test."""
+    errors: list[str] = []
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"{live_stack.base_url}/admin/")
+    page.get_by_label("Email").fill(live_stack.admin.email)
+    page.get_by_label("Password").fill(live_stack.admin.password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_url(f"{live_stack.base_url}/admin/")
+    yield page
+    context.close()
+    assert errors == []

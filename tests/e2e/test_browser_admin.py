@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.support.live_stack import LiveStack
 
@@ -24,20 +24,8 @@ def _celery(live_stack: LiveStack) -> Iterator[None]:
 
 
 @pytest.fixture
-def page(browser: Browser, live_stack: LiveStack) -> Iterator[Page]:
-    """An admin who has just signed in; a script error fails the test."""
-    errors: list[str] = []
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    page = context.new_page()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(f"{live_stack.base_url}/admin/")
-    page.get_by_label("Email").fill(live_stack.admin.email)
-    page.get_by_label("Password").fill(live_stack.admin.password)
-    page.get_by_role("button", name="Sign in").click()
-    expect(page).to_have_url(f"{live_stack.base_url}/admin/")
-    yield page
-    context.close()
-    assert errors == []
+def page(admin_page: Page) -> Page:
+    return admin_page
 
 
 def test_a_key_made_here_works_until_it_is_revoked(page: Page, live_stack: LiveStack) -> None:

@@ -221,12 +221,12 @@ def test_lists_take_a_fixed_number_of_queries(
             interventions_record(interventions=[found(f"strm-{number}", tenant_id=tenant.id.hex)])
 
     make(0, 1)
-    for page, queries in ((POLICIES, 5), (INTERVENTIONS, 7)):
+    for page, queries in ((POLICIES, 5), (INTERVENTIONS, 8)):
         admin_client.get(page)
         with django_assert_num_queries(queries):
             admin_client.get(page)
     make(1, 8)
-    for page, queries in ((POLICIES, 5), (INTERVENTIONS, 7)):
+    for page, queries in ((POLICIES, 5), (INTERVENTIONS, 8)):
         with django_assert_num_queries(queries):
             admin_client.get(page)
 
@@ -253,6 +253,15 @@ def test_interventions_are_looked_at_marked_and_exported_but_never_deleted(
     assert not row.is_false_positive
     shadow = admin_client.get(INTERVENTIONS, {"is_shadow__exact": "1"}).context["cl"].result_list
     assert [one.stream_id for one in shadow] == ["strm-2"]
+
+
+def test_interventions_are_filtered_by_policy(admin_client: Client, tenant: Tenant) -> None:
+    policy = saved_policy(tenant)
+    interventions_record(interventions=[found("strm-1", policy=policy.pk.hex), found("strm-2")])
+    answer = admin_client.get(INTERVENTIONS, {"policy": policy.pk.hex})
+    assert [row.stream_id for row in answer.context["cl"].result_list] == ["strm-1"]
+    by_rule = admin_client.get(INTERVENTIONS, {"rule_label__icontains": "no such rule"})
+    assert list(by_rule.context["cl"].result_list) == []
 
 
 def test_interventions_are_exported(admin_client: Client, tenant: Tenant) -> None:
@@ -322,14 +331,41 @@ def test_the_bench_says_what_is_wrong_with_a_form(admin_client: Client, tenant: 
     assert "name: This field is required." in page
 
 
-def test_a_judge_that_fails_shows_as_such(admin_client: Client, tenant: Tenant) -> None:
-    rule = GuardrailRule(kind="topic", examples=["Buy shares."], name="Advice")
-    closed = saved_policy(tenant, rule)
-    answer = bench(admin_client, f"?policy={closed.pk}", text="A sentence of some length about the weather. " * 3)
+def test_judges_of_windows_say_what_they_found(admin_client: Client, tenant: Tenant) -> None:
+    """The real ones, in a process of their own."""
+    advice = GuardrailRule(kind="topic", examples=["You should buy shares of this company."], name="Advice")
+    insults = GuardrailRule(kind="abuse", name="Insults", action="flag")
+    policy = saved_policy(tenant, advice, insults)
+    innocent = "The weather was fine on the whole way from the lake up to the pass. "
+    answer = bench(
+        admin_client, f"?policy={policy.pk}", text=innocent * 2 + "You should invest all your money into gold now."
+    )
     report = answer.context["report"]
-    assert report["windows"][0]["answers"][0]["failure"].startswith("error: No judge")
+    assert report["verdict"] == "Blocked and replaced."
+    assert report["result"]
+    assert innocent.startswith(report["result"][: len(innocent)])
+    first, last = report["windows"][0], report["windows"][-1]
+    assert [told["is_found"] for told in first["answers"]] == [False, False]
+    assert last["answers"][0]["is_found"]
+    assert float(last["answers"][0]["score"]) >= 0.3
+    assert last["context"], "windows share what could stand across their edge"
+    assert report["is_over_goal"]
+    assert float(report["delay"]) >= 0.6, "16 tokens at 40 ms, less the first"
+
+
+def test_a_judge_that_fails_shows_as_such(admin_client: Client, tenant: Tenant, deployment: ModelDeployment) -> None:
+    rule = GuardrailRule(kind="judge", judge_deployment=deployment, question="Is it advice?")
+    text = "A sentence of some length about the weather. " * 3
+    closed = saved_policy(tenant, rule)
+    report = bench(admin_client, f"?policy={closed.pk}", text=text).context["report"]
+    assert report["windows"][0]["answers"][0]["failure"].startswith("error: No deployments can be asked here")
     assert report["verdict"].startswith("A judge failed: the answer ends with an error")
     assert (len(report["windows"]), report["result"]) == (1, "")
+    again = GuardrailRule(kind="judge", judge_deployment=deployment, question="Is it advice?")
+    opened = saved_policy(tenant, again, name="Open", failure_mode="open")
+    report = bench(admin_client, f"?policy={opened.pk}", text=text).context["report"]
+    assert report["verdict"] == "A judge failed: the text goes on, recorded as unchecked."
+    assert report["result"] == text
 
 
 def test_a_request_is_refused_or_answered(admin_client: Client, tenant: Tenant) -> None:

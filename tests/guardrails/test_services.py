@@ -10,6 +10,7 @@ from apps.accounts.services import api_key_create
 from apps.deployments.models import ModelDeployment
 from apps.deployments.services import deployment_create
 from apps.guardrails.enums import Action, PolicyMode, RuleKind
+from apps.guardrails.languages import LANGUAGES
 from apps.guardrails.models import GuardrailAttachment, GuardrailPolicy, GuardrailRule, PolicyVersion
 from apps.guardrails.selectors import guard_attachments, policy_newest_version, version_content
 from apps.guardrails.services import (
@@ -22,6 +23,7 @@ from apps.guardrails.services import (
 )
 from apps.tenants.enums import AuditAction
 from apps.tenants.models import AuditEvent, Membership, Tenant
+from headrace_guard.judges.language import LanguageJudge, UnknownLanguageError
 from headrace_wire import guard_policy as wire
 from headrace_wire.api_key import ApiKeyToken
 
@@ -171,6 +173,7 @@ def test_a_version_is_never_there_twice(tenant: Tenant) -> None:
         ({"kind": RuleKind.ABUSE, "threshold": -0.1}, "greater than or equal to 0"),
         ({"kind": RuleKind.ABUSE, "action": Action.MASK}, "can be masked"),
         ({"kind": RuleKind.LANGUAGE}, "at least one language"),
+        ({"kind": RuleKind.LANGUAGE, "languages": ["en", "xx"]}, "“xx” is a language that cannot be told"),
         ({"kind": RuleKind.JUDGE, "question": "Is it?"}, "deployment that answers"),
         ({"kind": RuleKind.LITERALS, "words": ["a"], "mask": 'a"b'}, "No quotes"),
         ({"kind": RuleKind.LITERALS, "words": ["a"], "mask": "a\\"}, "No quotes"),
@@ -326,3 +329,13 @@ def test_the_database_refuses_what_no_worker_could_use(tenant: Tenant, values: d
     saved_policy(tenant)
     with pytest.raises(IntegrityError), transaction.atomic():
         GuardrailPolicy.all_tenants.update(**values)
+
+
+def test_the_languages_are_those_that_the_judge_knows() -> None:
+    judge = LanguageJudge()
+    text = "Whatever it says, a rule with a language that the judge does not know is an error."
+    judge.judge(wire.LanguageRule(key="", allowed=tuple(sorted(LANGUAGES))), text)
+    for code in ("xx", "qq", "zz"):
+        assert code not in LANGUAGES
+        with pytest.raises(UnknownLanguageError):
+            judge.judge(wire.LanguageRule(key="", allowed=(code,)), text)

@@ -12,6 +12,7 @@ from redis import Redis
 from apps.accounts.models import ApiKey, User
 from apps.accounts.services import api_key_revoke
 from apps.deployments.models import ModelDeployment
+from apps.guardrails.models import GuardrailPolicy
 from apps.tenants.models import AuditEvent, Membership, Tenant
 from headrace_wire.api_key import ApiKeyToken
 
@@ -44,6 +45,8 @@ def test_makes_what_a_demo_needs(path: Path) -> None:
     assert token is not None
     assert token.matches(bytes(ApiKey.objects.for_tenant(tenant).get().secret_sha256))
     assert ModelDeployment.objects.get().engine == "simulated"
+    policy = GuardrailPolicy.objects.for_tenant(tenant).get()
+    assert not policy.is_active, "an example to look at"
 
 
 def test_a_second_run_gives_the_same_and_changes_nothing(path: Path) -> None:

@@ -9,13 +9,19 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
-from unfold.contrib.filters.admin import ChoicesDropdownFilter, RangeDateTimeFilter, RelatedDropdownFilter
+from unfold.contrib.filters.admin import (
+    ChoicesDropdownFilter,
+    DropdownFilter,
+    FieldTextFilter,
+    RangeDateTimeFilter,
+    RelatedDropdownFilter,
+)
 from unfold.decorators import action, display
 
 from apps.guardrails.enums import Outcome
 from apps.guardrails.intervention_csv import interventions_csv
 from apps.guardrails.intervention_records import intervention_mark
-from apps.guardrails.models import Intervention
+from apps.guardrails.models import GuardrailPolicy, Intervention
 from apps.guardrails.selectors import intervention_counts
 from apps.tenants.service_admin import ReadOnlyAdmin, actor_of
 
@@ -30,6 +36,23 @@ COUNTED_DAYS = (1, 7, 30)
 MARKED_AT_ONCE = 1_000
 
 
+class PolicyFilter(DropdownFilter):  # type: ignore[misc]  # unfold ships no types
+    """The policies that there are; interventions know them by their id."""
+
+    title = _("Policy")
+    parameter_name = "policy"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:  # noqa: ARG002
+        """Returns their ids and names."""
+        rows = GuardrailPolicy.all_tenants.select_related("tenant")
+        return [(row.pk.hex, f"{row} ({row.tenant})" if row.tenant is not None else str(row)) for row in rows]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Intervention]") -> "QuerySet[Intervention]":  # noqa: ARG002
+        """Returns what the chosen one did."""
+        chosen = self.value()
+        return queryset.filter(policy_ref=chosen) if chosen else queryset
+
+
 @admin.register(Intervention)
 class InterventionAdmin(ReadOnlyAdmin):
     """What guardrails did; names are those of that time, so that no table is joined."""
@@ -41,13 +64,15 @@ class InterventionAdmin(ReadOnlyAdmin):
         "rule_label",
         "finding",
         "what",
+        "shadow",
         "direction",
-        "is_shadow",
         "excerpt_start",
-        "is_false_positive",
+        "wrong",
     )
     list_filter = [
         ("tenant", RelatedDropdownFilter),
+        PolicyFilter,
+        ("rule_label", FieldTextFilter),
         ("outcome", ChoicesDropdownFilter),
         ("action", ChoicesDropdownFilter),
         ("rule_kind", ChoicesDropdownFilter),
@@ -93,17 +118,31 @@ class InterventionAdmin(ReadOnlyAdmin):
         """Returns a coloured word."""
         return row.get_outcome_display()
 
+    @admin.display(description=_("Shadow"), ordering="is_shadow")
+    def shadow(self, row: Intervention) -> object:
+        """Returns a word where nothing was changed."""
+        return _("shadow") if row.is_shadow else ""
+
+    @display(description=_("Mark"), ordering="is_false_positive", label={_("false positive"): "warning"})  # type: ignore[untyped-decorator]
+    def wrong(self, row: Intervention) -> object:
+        """Returns a coloured word where a person said so."""
+        return _("false positive") if row.is_false_positive else ""
+
+    def has_mark_permission(self, request: HttpRequest) -> bool:
+        """Who may change interventions may mark them, and nothing else."""
+        return request.user.has_perm("guardrails.change_intervention")
+
     @admin.display(description=_("Excerpt"))
     def excerpt_start(self, row: Intervention) -> str:
         """Returns the beginning of what was kept."""
         return row.excerpt if len(row.excerpt) <= 60 else f"{row.excerpt[:60]}…"
 
-    @admin.action(description=_("Mark as false positive"), permissions=["view"])
+    @admin.action(description=_("Mark as false positive"), permissions=["mark"])
     def mark_false_positive(self, request: HttpRequest, queryset: "QuerySet[Intervention]") -> None:
         """Says of the chosen ones that the rule found what it should not have."""
         self._mark(request, queryset, is_false_positive=True)
 
-    @admin.action(description=_("Take back the mark"), permissions=["view"])
+    @admin.action(description=_("Take back the mark"), permissions=["mark"])
     def unmark_false_positive(self, request: HttpRequest, queryset: "QuerySet[Intervention]") -> None:
         """Takes it back."""
         self._mark(request, queryset, is_false_positive=False)

@@ -113,7 +113,7 @@ class GuardrailPolicyAdmin(ServiceAdmin):
     actions_detail = ("bench", "versions")
     change_form_after_template = "guardrails/admin/try_unsaved.html"
     fieldsets = [
-        (None, {"fields": [("name", "mode"), "tenant"]}),
+        (None, {"fields": [("name", "mode"), ("tenant", "is_restricted")]}),
         (_("When something is blocked"), {"fields": ["replacement", "on_input_trip"]}),
         (
             _("For rules that judge windows: topic, insults, language, question"),
@@ -131,7 +131,6 @@ class GuardrailPolicyAdmin(ServiceAdmin):
                 "classes": ["collapse"],
             },
         ),
-        (_("Where it applies"), {"fields": ["is_restricted"]}),
     ]
 
     class Media:

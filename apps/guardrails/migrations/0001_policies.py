@@ -246,11 +246,12 @@ class Migration(migrations.Migration):
                     "action",
                     models.CharField(
                         choices=[
-                            ("block", "Block: end it, show the replacement"),
-                            ("mask", "Mask what was found"),
-                            ("flag", "Flag: record it, change nothing"),
+                            ("block", "Block"),
+                            ("mask", "Mask"),
+                            ("flag", "Flag"),
                         ],
                         default="block",
+                        help_text="Block ends the text, mask hides what was found, flag only records it.",
                         max_length=16,
                     ),
                 ),
@@ -266,7 +267,7 @@ class Migration(migrations.Migration):
                     "mask",
                     models.CharField(
                         blank=True,
-                        help_text="Stands in the place of what is masked. Empty: the name of what was found, e.g. [CREDIT_CARD].",
+                        help_text="Stands in the place of what is masked. Empty: the name of what was found, e.g. ⟦CREDIT_CARD⟧.",
                         max_length=50,
                         validators=[
                             django.core.validators.RegexValidator(
@@ -320,7 +321,7 @@ class Migration(migrations.Migration):
                     "threshold",
                     models.FloatField(
                         blank=True,
-                        help_text="0 to 1: how sure it must be. Lower finds more, and more that is innocent.",
+                        help_text="0 to 1: how sure it must be. Lower finds more, and more that is innocent. Empty: as measured.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(0.0),
@@ -465,9 +466,9 @@ class Migration(migrations.Migration):
                     "action",
                     models.CharField(
                         choices=[
-                            ("block", "Block: end it, show the replacement"),
-                            ("mask", "Mask what was found"),
-                            ("flag", "Flag: record it, change nothing"),
+                            ("block", "Block"),
+                            ("mask", "Mask"),
+                            ("flag", "Flag"),
                         ],
                         max_length=16,
                     ),

@@ -19,13 +19,15 @@ from apps.guardrails.enums import (
     RuleKind,
     Severity,
 )
+from apps.guardrails.languages import LANGUAGES
 from apps.guardrails.models.policies import GuardrailPolicy
 
 MAX_WORDS = 20_000
 MAX_PATTERNS = 200
 MAX_EXAMPLES = 200
 MAX_TEXT = 500
-"""Characters of a word, a pattern, an example."""
+"""Characters of a word or an example."""
+MAX_PATTERN = 10_000
 
 KIND_FIELDS: dict[str, tuple[str, ...]] = {
     RuleKind.LITERALS: ("words", "whole_words"),
@@ -60,7 +62,12 @@ class GuardrailRule(models.Model):
     kind = models.CharField(_("looks for"), max_length=16, choices=RuleKind, default=RuleKind.PERSONAL_DATA)
     name = models.CharField(max_length=100, blank=True, help_text=_("Stands in the interventions. Empty: its kind."))
     applies_to = models.CharField(max_length=16, choices=Direction, default=Direction.OUTPUT)
-    action = models.CharField(max_length=16, choices=Action, default=Action.BLOCK)
+    action = models.CharField(
+        max_length=16,
+        choices=Action,
+        default=Action.BLOCK,
+        help_text=_("Block ends the text, mask hides what was found, flag only records it."),
+    )
     severity = models.CharField(max_length=16, choices=Severity, default=Severity.MEDIUM)
     mask = models.CharField(
         max_length=50,
@@ -71,7 +78,7 @@ class GuardrailRule(models.Model):
                 _("No quotes, backslashes or line breaks: they would break JSON around it."),
             )
         ],
-        help_text=_("Stands in the place of what is masked. Empty: the name of what was found, e.g. [CREDIT_CARD]."),
+        help_text=_("Stands in the place of what is masked. Empty: the name of what was found, e.g. ⟦CREDIT_CARD⟧."),
     )
     replacement = models.CharField(
         _("replacement text"), max_length=2000, blank=True, help_text=_("When it blocks. Empty: the policy's.")
@@ -96,7 +103,7 @@ class GuardrailRule(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(0.0), MaxValueValidator(1.0)],
-        help_text=_("0 to 1: how sure it must be. Lower finds more, and more that is innocent."),
+        help_text=_("0 to 1: how sure it must be. Lower finds more, and more that is innocent. Empty: as measured."),
     )
     languages = models.JSONField(
         _("allowed languages"), default=list, blank=True, help_text=_("Codes like en, de, fr. Others are found.")
@@ -165,6 +172,12 @@ class GuardrailRule(models.Model):
             setattr(self, name, _clean_list(name, getattr(self, name), most))
         self.phone_regions = _clean_codes("phone_regions", self.phone_regions, upper=True)
         self.languages = _clean_codes("languages", self.languages, upper=False)
+        unknown = [code for code in self.languages if code not in LANGUAGES]
+        if unknown:
+            raise ValidationError(
+                {"languages": _("“%s” is a language that cannot be told; leave it out.") % unknown[0]},
+                code="unknown_language",
+            )
         self.personal_data = _clean_kinds(self.personal_data)
         first, *_others = KIND_FIELDS[self.kind]
         if first != "threshold" and not getattr(self, first):
@@ -186,11 +199,12 @@ def _clean_list(name: str, value: object, most: int) -> list[str]:
     kept: dict[str, str] = {}
     for text in value:
         tidy = text.strip() if name != "patterns" else text
-        if len(tidy) > MAX_TEXT:
+        longest = MAX_PATTERN if name == "patterns" else MAX_TEXT
+        if len(tidy) > longest:
             raise ValidationError(
                 {
                     name: _("“%(start)s…” is longer than %(most)d characters; shorten it.")
-                    % {"start": tidy[:40], "most": MAX_TEXT}
+                    % {"start": tidy[:40], "most": longest}
                 },
                 code="too_long",
             )
