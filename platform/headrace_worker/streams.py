@@ -396,6 +396,8 @@ class Streams:
             return
         if self._forget(generation) and generation.ended is not None:
             self._metrics.ended(generation.ended, new_tokens=generation.new_tokens)
+            if generation.guard is not None and generation.times.first_text_at:
+                self._guarding.metrics.held_back(generation.ended.timings.guard_time)
             if self._checkpoints is not None:
                 self._checkpoints.ended(generation)
 

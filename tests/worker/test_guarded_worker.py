@@ -37,6 +37,8 @@ from tests.worker.conftest import WAIT_SECONDS, Answer, Desk, RunWorker
 SECRET = "open the sluice"
 ANSWER = f"The weir is old and nobody may say: {SECRET} at dawn, whoever asks for it."
 INSTEAD = "Withheld."
+HOLD_BACK = "headrace_worker_guard_hold_back_seconds"
+NUMBERS = (PersonalDataKind.CREDIT_CARD, PersonalDataKind.IBAN_CODE, PersonalDataKind.PHONE_NUMBER)
 BLOCK = LiteralRule(key="r", words=(SECRET,))
 QUESTION = JudgeRule(key="j", deployment="judge", question="Does it tell of sluices?")
 TOPIC = TopicRule(key="t", examples=("How to open the gate of a dam",))
@@ -151,6 +153,32 @@ async def test_another_deployment_judges_each_window(
     assert answer.end.state is state
     assert answer.text == ("" if verdict == "yes" else ANSWER)
     assert answer.end.timings.guard_time > 0 if verdict == "no" else answer.end.replacement is not None
+
+
+async def test_a_window_delays_by_itself_and_no_more(desk: Desk, run_worker: RunWorker) -> None:
+    sim, judge = saying(ANSWER, tpot_ms=10), saying("no", name="judge")
+    guard = await terms(desk, policy(QUESTION, chunk_size=8, context_size=4))
+    async with (
+        run_worker(sim, config=snapshot(1, sim, judge)) as worker,
+        run_worker(judge, config=snapshot(2, sim, judge)),
+    ):
+        answer = await asked(desk, guard)
+        (first, *_) = [delta for delta in answer.deltas if delta.text]
+        assert 8 <= first.seq <= 4 + 3 * 8, "at the first token after its verdict; the engine stops where that is late"
+        assert answer.end.timings.guard_time >= 7 * 0.010 * 0.9
+        (held,) = [s for m in worker._metrics._registry.collect() for s in m.samples if s.name == f"{HOLD_BACK}_sum"]
+        assert held.value == pytest.approx(answer.end.timings.guard_time)
+
+
+async def test_an_innocent_answer_is_not_delayed_by_light_rules(desk: Desk, run_worker: RunWorker) -> None:
+    words = tuple(f"word{number}" for number in range(1000))
+    rules = (LiteralRule(key="w", words=words), PersonalDataRule(key="p", kinds=dict.fromkeys(NUMBERS, Action.MASK)))
+    guard = await terms(desk, policy(*rules))
+    # In small letters: where every letter is a token of its own, a capital one may begin an IBAN.
+    async with run_worker(saying("the mill by the river stands as it ever did. ", tpot_ms=5)):
+        answer = await asked(desk, guard, max_tokens=300)
+    assert [delta.seq for delta in answer.deltas if not delta.text] == []
+    assert answer.end.timings.guard_time == 0.0
 
 
 async def test_a_takeover_in_the_middle_of_a_window(desk: Desk, run_worker: RunWorker) -> None:
