@@ -177,7 +177,7 @@ async def test_an_innocent_answer_is_not_delayed_by_light_rules(desk: Desk, run_
     # In small letters: where every letter is a token of its own, a capital one may begin an IBAN.
     async with run_worker(saying("the mill by the river stands as it ever did. ", tpot_ms=5)):
         answer = await asked(desk, guard, max_tokens=300)
-    assert [delta.seq for delta in answer.deltas if not delta.text] == []
+    assert [delta.seq for delta in answer.deltas[:-1] if not delta.text] == []
     assert answer.end.timings.guard_time == 0.0
 
 
