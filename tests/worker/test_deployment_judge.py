@@ -48,6 +48,12 @@ async def streams(desk: Desk) -> list[tuple[str, StreamRecord]]:
     return [(stream_id, record) for stream_id, record in found if record is not None]
 
 
+async def queued(desk: Desk) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not await desk.queue.waiting("judge"):  # noqa: ASYNC110  # Redis tells nobody
+            await asyncio.sleep(0.01)
+
+
 async def usage_rows(desk: Desk) -> list[dict[bytes, bytes]]:
     rows: Reply = await desk.redis.xrange(redis_keys.usage_key())
     return [fields for _, fields in rows]
@@ -111,7 +117,9 @@ async def test_a_new_deployment_is_seen_without_a_restart(
 
 async def test_a_question_that_nobody_takes_is_late_and_leaves_the_queue(desk: Desk, judge: DeploymentJudge) -> None:
     await publish_snapshot(desk.redis, snapshot(1, judging("yes")))
-    assert (await failure_of(judge.ask(RULE, "text", "t", 0.2))).reason == "timeout"
+    asking = asyncio.create_task(judge.ask(RULE, "text", "t", 2.0))
+    await queued(desk)
+    assert (await failure_of(asking)).reason == "timeout"
     await judge.close()
     assert await desk.queue.waiting("judge") == 0
     ((stream_id, record),) = await streams(desk)
@@ -126,8 +134,8 @@ async def test_a_question_that_nobody_takes_is_late_and_leaves_the_queue(desk: D
 async def test_a_question_under_way_is_cancelled_when_late_and_the_next_is_answered(
     desk: Desk, run_worker: RunWorker, judge: DeploymentJudge
 ) -> None:
-    async with run_worker(judging("yes", engine_args={"ttft_ms": 2_000, "tpot_ms": 1, "answer": "yes"})):
-        assert (await failure_of(judge.ask(RULE, "text", "t", 0.5))).reason == "timeout"
+    async with run_worker(judging("yes", engine_args={"ttft_ms": 3_000, "tpot_ms": 1, "answer": "yes"})):
+        assert (await failure_of(judge.ask(RULE, "text", "t", 1.5))).reason == "timeout"
         await judge.close()
         ((stream_id, _),) = await streams(desk)
         assert (await desk.answer(stream_id)).end.state is StreamState.CANCELLED
@@ -137,9 +145,7 @@ async def test_a_question_under_way_is_cancelled_when_late_and_the_next_is_answe
 async def test_a_judgement_that_is_cancelled_cancels_its_question(desk: Desk, judge: DeploymentJudge) -> None:
     await publish_snapshot(desk.redis, snapshot(1, judging("yes")))
     asking = asyncio.create_task(judge.ask(RULE, "text", "t", WAIT_SECONDS))
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not await desk.queue.waiting("judge"):  # noqa: ASYNC110  # Redis tells nobody
-            await asyncio.sleep(0.01)
+    await queued(desk)
     asking.cancel()
     await asyncio.wait({asking})
     await judge.close()
