@@ -61,7 +61,12 @@ async def _serve(
         deployment=deployment,
         conversation=request.conversation(),
         sampling=request.sampling(),
-        options=StreamOptions(idempotency=idempotency, priority=request.priority),
+        options=StreamOptions(
+            # Only a client that named a key can come back; else the engine must not go on for nobody.
+            can_return=idempotency is not None,
+            idempotency=idempotency,
+            priority=request.priority,
+        ),
         on_wait=partial(_tell_place, exchange) if request.stream else None,
     )
     exchange.headers += [
@@ -83,7 +88,6 @@ async def _serve(
         await pump(exchange, gateway, request, started, follower, answer)
     finally:
         answer.close()
-        # Only a client that named a key can come back; else the engine must not go on for nobody.
         stream_leave(
             gateway=gateway,
             tenant=caller.tenant,

@@ -9,7 +9,7 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from apps.streams.credit_book import UNLIMITED, CreditBook
-from headrace_wire.snapshot import DetachedPolicy
+from headrace_wire.snapshot import DetachedPolicy, TenantConfig
 from headrace_wire.token_log import TokenLog
 
 log = structlog.get_logger(__name__)
@@ -29,6 +29,18 @@ class Departure(Struct, frozen=True):
     """Of the last token that the reader was given."""
     continue_tokens: int = 0
     """Tokens that `continue` still allows beyond `position`."""
+
+
+def departure_of(tenant: TenantConfig, stream_id: str, *, position: int, can_return: bool) -> Departure:
+    """Return what a tenant's policy makes of a stream whose last reader has left."""
+    return Departure(
+        stream_id,
+        tenant.id,
+        tenant.detached_policy if can_return else DetachedPolicy.ABORT,
+        tenant.detached_grace_seconds if can_return else 0.0,
+        position,
+        tenant.detached_tokens,
+    )
 
 
 class Detachment:
@@ -60,6 +72,10 @@ class Detachment:
         if task is not None:
             task.cancel()
         return departure
+
+    def is_waiting(self, stream_id: str) -> bool:
+        """Say whether the grace of a stream runs, or its policy acts."""
+        return stream_id in self._waiting
 
     async def finish(self) -> None:
         """Let every waiting policy act now (the gateway ends); returns when all have."""

@@ -9,6 +9,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from apps.streams import metrics
+from apps.streams.adoption import Adoption
 from apps.streams.config_view import Caller, ConfigReader, ConfigView
 from apps.streams.connections import ConnectionLimit
 from apps.streams.credit_book import CreditBook
@@ -25,8 +26,9 @@ from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.errors import InvalidApiKeyError
 from headrace_wire.functions import Reply
-from headrace_wire.ids import new_incarnation
+from headrace_wire.ids import GATEWAY_KIND, new_incarnation
 from headrace_wire.intervention_log import InterventionLog
+from headrace_wire.left_behind import LeftBehind
 from headrace_wire.linked_functions import LinkedFunctions
 from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import CancelOutcome, LeaseLostError, Place, RequestQueue
@@ -71,6 +73,14 @@ class Gateway:
         self.credit = CreditBook(self.queue)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
+        self._adoption = Adoption(
+            LeftBehind(self.redis, self.functions),
+            self.token_log,
+            self.delivery,
+            self.detachment,
+            config=lambda: self.config,
+            lease_seconds=lease_seconds,
+        )
         self.buffered_bytes: Callable[[], int] = lambda: 0
         """What the server's transports hold in user space; set by whoever runs the server."""
         self._keys_used: dict[str, float] = {}
@@ -81,7 +91,7 @@ class Gateway:
         self._new_incarnation()
 
     def _new_incarnation(self) -> None:
-        self.incarnation = new_incarnation("gateway")
+        self.incarnation = new_incarnation(GATEWAY_KIND)
         self.endings = Endings(self.token_log, self.queue, self.incarnation)
 
     @property
@@ -136,6 +146,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """End all tasks and connections. Streams go on in their workers; other gateways can resume them."""
+        self._adoption.give_up()
         await self.detachment.finish()
         await self.credit.flush()
         tasks = [*self._tasks, *self._cancelling, *([self._delivery_task] if self._delivery_task else [])]
@@ -196,6 +207,7 @@ class Gateway:
             try:
                 await self._renew()
                 await self._reap()
+                await self._adoption.look()
                 await self.waiting_room.look()
                 await self._report_keys()
                 self._report_metrics()

@@ -4,6 +4,9 @@ import re
 import secrets
 import zlib
 
+GATEWAY_KIND = "gateway"
+"""How the incarnations of gateways begin."""
+
 _STREAM_ID = re.compile(r"^strm-[0-9a-f]{24}$")
 
 

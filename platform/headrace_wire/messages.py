@@ -122,6 +122,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     continue_inexactly: tuple[str, ...] = ()
     """For which reasons (`Inexact`) it may go on though not exactly as it would have; for others it fails."""
     log_ttl_seconds: int = 3600
+    can_return: bool = True
+    """Whether its client has means to come for it again; a plain request has not."""
     ttft_timeout_seconds: float = 120.0
     inter_token_timeout_seconds: float = 60.0
     guard: GuardTerms | None = None

@@ -189,6 +189,14 @@ def deadlines_key() -> str:
     return f"{CONTROL_TAG}:deadlines"
 
 
+def left_behind_key() -> str:
+    """Gateways that have died, whose streams nobody has looked after yet.
+
+    Owner: the Redis functions. ZSET gateway incarnation -> until when another gateway does so, Redis milliseconds.
+    """
+    return f"{CONTROL_TAG}:left-behind"
+
+
 def control_prefix() -> str:
     """Common start of all control channels."""
     return f"{CONTROL_TAG}:ctl:"

@@ -20,7 +20,7 @@ from headrace_worker.holding import SUSPENSIONS_PER_MINUTE
 from tests.support.impatient_gateway import impatient_gateway
 from tests.support.live_stack import LiveStack, running_stack
 from tests.support.processes import Process, free_port
-from tests.support.slow_clients import MODEL, generate, give_up, opened, read_on, sse_asked, stalled
+from tests.support.slow_clients import MODEL, drop, generate, give_up, opened, read_on, sse_asked, stalled
 from tests.support.stream_probe import StreamProbe
 
 WINDOW = 256
@@ -173,6 +173,27 @@ async def test_a_tenant_has_only_so_many_connections(stack: LiveStack) -> None:
             await asyncio.sleep(0.05)
         assert answer.status_code == 200
     await give_up(stack, *connections)
+
+
+async def test_streams_whose_gateway_was_killed_go_by_their_policy(
+    stack: LiveStack, probe: StreamProbe, golden: str
+) -> None:
+    """Their clients never come back: one could have, and its answer is finished; the other had no means to."""
+    port = free_port()
+    gateway = stack.start_gateway(port)
+    there = replace(stack, base_url=f"http://127.0.0.1:{port}", ws_url=f"ws://127.0.0.1:{port}/v1/ws")
+    connection, stream_id = await stalled(there, TOKENS)
+    before = probe.stream_ids()
+    with sse_asked(there, TOKENS):
+        plain = await asyncio.to_thread(probe.wait_for_new_stream, before)
+        for each in (stream_id, plain):
+            await asyncio.to_thread(probe.wait_for_state, each, StreamState.SUSPENDED)
+        stack.kill_gateway()
+    gateway.stop()
+    assert (await asyncio.to_thread(probe.wait_for_end, stream_id)).state is StreamState.FINISHED
+    assert probe.text(stream_id) == golden
+    assert (await asyncio.to_thread(probe.wait_for_end, plain)).state is StreamState.CANCELLED
+    await drop(connection)
 
 
 @pytest.fixture(scope="module")

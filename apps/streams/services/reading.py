@@ -3,7 +3,7 @@
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
-from apps.streams.detachment import Departure
+from apps.streams.detachment import departure_of
 from apps.streams.gateway import Gateway
 from apps.streams.subscription import Subscription
 from headrace_wire.errors import (
@@ -15,7 +15,7 @@ from headrace_wire.errors import (
 from headrace_wire.ids import is_stream_id
 from headrace_wire.messages import AnyLogEntry, StreamState
 from headrace_wire.request_queue import StreamRecord
-from headrace_wire.snapshot import DetachedPolicy, TenantConfig
+from headrace_wire.snapshot import TenantConfig
 
 MIN_WINDOW = 8
 """A smaller window would cost a Redis call per token."""
@@ -42,7 +42,7 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
             subscription = await _attach(gateway, caller, stream_id, record, after)
         except BaseException:
             if not record.state.is_terminal and not gateway.delivery.is_read(stream_id):
-                departure = departure or _departure(caller.tenant, stream_id, position=after, can_return=True)
+                departure = departure or departure_of(caller.tenant, stream_id, position=after, can_return=True)
                 gateway.detachment.departed(departure, gateway=gateway.incarnation)
             raise
     except RedisError as error:
@@ -85,19 +85,8 @@ def stream_leave(
     if subscription.ended:
         gateway.credit.close(stream_id)
         return
-    departure = _departure(tenant, stream_id, position=subscription.position, can_return=can_return)
+    departure = departure_of(tenant, stream_id, position=subscription.position, can_return=can_return)
     gateway.detachment.departed(departure, gateway=gateway.incarnation)
-
-
-def _departure(tenant: TenantConfig, stream_id: str, *, position: int, can_return: bool) -> Departure:
-    return Departure(
-        stream_id,
-        tenant.id,
-        tenant.detached_policy if can_return else DetachedPolicy.ABORT,
-        tenant.detached_grace_seconds if can_return else 0.0,
-        position,
-        tenant.detached_tokens,
-    )
 
 
 def window_of(tenant: TenantConfig, asked: int | None) -> int:

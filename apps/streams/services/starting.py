@@ -65,6 +65,8 @@ class StreamOptions(Struct, frozen=True):
     """In the fair queue, 0 first to 3; where the plan allows it. None for the plan's own."""
     window: int | None = None
     """Tokens that may be generated beyond the acknowledged ones; at most, and by default, the tenant's."""
+    can_return: bool = True
+    """Whether the caller has means to resume the stream."""
     idempotency: Idempotency | None = None
     """The caller's key: a stream that it started before is given again instead of a second one."""
 
@@ -130,6 +132,7 @@ async def stream_start(
         window=window_of(caller.tenant, options.window),
         continue_inexactly=tuple(sorted(caller.tenant.continue_inexactly)),
         log_ttl_seconds=caller.tenant.retention_seconds,
+        can_return=options.can_return,
         ttft_timeout_seconds=deployment.ttft_timeout_seconds,
         inter_token_timeout_seconds=deployment.inter_token_timeout_seconds,
         guard=guarded.terms,

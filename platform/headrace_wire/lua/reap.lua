@@ -2,10 +2,10 @@
 -- woken owner is fenced, and must bring each of them to an end (or back into the queue).
 -- Streams that were settled a moment before their owner died may not have been published: the caller does it again.
 -- Streams whose reader has not come on for too long end in the same way, with a cancel reason, and so do those that nobody
--- has taken, or gone on with, in time.
+-- has taken, or gone on with, in time. What a dead gateway read is for `adopt`.
 -- KEYS  1 incarnations · 2 the caller's assignment table · 3 assignment prefix · 4 stream record prefix · 5 suspended streams
---       6 deadlines of waiting streams · 7 queue prefix
--- ARGV  1 caller's incarnation · 2 how many at most · 3 how long a stream may be suspended (ms)
+--       6 deadlines of waiting streams · 7 queue prefix · 8 gateways left behind
+-- ARGV  1 caller's incarnation · 2 how many at most · 3 how long a stream may be suspended (ms) · 4 how gateways' names begin
 -- Returns {dead, taken, settled}: dead: incarnations removed; taken: list of {stream id, epoch, tenant, deployment, attempts,
 --       log ttl ms, cancel reason or ''}; settled: ids of streams whose end is to be published.
 define('reap', function(keys, args)
@@ -65,6 +65,7 @@ define('reap', function(keys, args)
     end
     if left == 0 then
       redis.call('ZREM', keys[1], who)
+      if string.sub(who, 1, #args[4]) == args[4] then redis.call('ZADD', keys[8], 0, who) end
       dead[#dead + 1] = who
     end
   end

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from headrace_wire import codec, redis_keys
 from headrace_wire.admission import AdmissionTerms
 from headrace_wire.functions import Call, Functions, Reply
+from headrace_wire.ids import GATEWAY_KIND
 from headrace_wire.messages import (
     Cancel,
     ControlMessage,
@@ -127,8 +128,9 @@ class RequestQueue:
             redis_keys.suspended_key(),
             redis_keys.deadlines_key(),
             redis_keys.queue_prefix(),
+            redis_keys.left_behind_key(),
         ]
-        args: list[bytes | str | int] = [incarnation, limit, int(SUSPENDED_MAX_SECONDS * 1000)]
+        args: list[bytes | str | int] = [incarnation, limit, int(SUSPENDED_MAX_SECONDS * 1000), f"{GATEWAY_KIND}-"]
         dead, taken, settled = await self._functions.call("reap", keys, args)
         return Reaped(
             [who.decode() for who in dead],
