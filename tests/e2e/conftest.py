@@ -34,19 +34,23 @@ def flow(x):
 - two 🌊 สวัสดี 👩‍👩‍👧 漢字
 """
 
+CARD = "4111 1111 1111 1111"
+CARD_ANSWER = f"The number is {CARD}, as you said."
+
 ENGINE_KV_TOKENS = 20 * 1024
 """Of the real engine: room for eight conversations of 2,200 tokens, and little more."""
 
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "quick": {"engine_args": {"ttft_ms": 30, "tpot_ms": 8, "answer": MARKDOWN}},
     "slow": {"engine_args": {"ttft_ms": 100, "tpot_ms": 50}, "default_max_tokens": 512, "max_num_seqs": 256},
+    "teller": {"engine_args": {"ttft_ms": 30, "tpot_ms": 8, "answer": CARD_ANSWER}},
     "small": {
         "engine_args": {"ttft_ms": 10, "tpot_ms": 5, "answer_tokens": 10},
         "max_model_len": 200,
         "default_max_tokens": 40,
     },
 }
-"""`quick` answers with `MARKDOWN`; `slow` writes for 25 seconds; `small` has room for 200 tokens."""
+"""`quick` answers with `MARKDOWN`, `teller` with a card number; `slow` writes for 25 s; `small` has room for 200 tokens."""
 
 
 @pytest.fixture(scope="session")

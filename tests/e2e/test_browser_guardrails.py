@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.e2e.conftest import CARD, CARD_ANSWER
 from tests.support.live_stack import LiveStack
 
 pytestmark = pytest.mark.browser
 
-CARD = "4111 1111 1111 1111"
 FORGET = """
 from apps.guardrails.models import GuardrailPolicy
 GuardrailPolicy.all_tenants.filter(name__startswith="Browser: ").delete()
@@ -35,11 +35,23 @@ def add_card_mask(page: Page, live_stack: LiveStack, name: str) -> None:
     """From the start page to a saved policy, by what one sees."""
     page.goto(f"{live_stack.base_url}/admin/")
     page.get_by_role("link", name=re.compile(r"^shield\s+Policies$")).click()
-    page.get_by_role("link", name="Add guardrail policy").first.click()
+    page.locator("a[href$='guardrailpolicy/add/']:visible").first.click()
     page.get_by_label("Name").first.fill(name)
     page.get_by_label("Mode").select_option(label="Enforced")
     expect(rule(page, 0).get_by_label("Words and phrases")).to_be_hidden()
     rule(page, 0).get_by_label("Card numbers").select_option(label="mask")
+
+
+def signed_in(admin_page: Page, live_stack: LiveStack) -> Page:
+    """The chat, in a window of its own, of somebody who may use it."""
+    browser = admin_page.context.browser
+    assert browser is not None
+    page = browser.new_context(base_url=live_stack.base_url).new_page()
+    page.goto("/")
+    page.get_by_label("Email").fill(live_stack.user.email)
+    page.get_by_label("Password").fill(live_stack.user.password)
+    page.get_by_role("button", name="Sign in").click()
+    return page
 
 
 def test_a_newcomer_masks_card_numbers_and_tries_it(admin_page: Page, live_stack: LiveStack) -> None:
@@ -61,7 +73,15 @@ def test_a_newcomer_masks_card_numbers_and_tries_it(admin_page: Page, live_stack
     expect(page.locator("#verdict")).to_have_text("Passes, masked.")
     expect(page.locator("#result")).to_have_text("Pay with ⟦CREDIT_CARD⟧ today.")
     expect(page.locator("#findings")).to_contain_text(CARD)
-    # Here the chat's part begins: the same text, generated in the chat, arrives masked.
+
+    chat = signed_in(admin_page, live_stack)
+    chat.get_by_label("Model").select_option("teller")
+    chat.get_by_label("Message", exact=True).fill("Which card did I name?")
+    chat.keyboard.press("Enter")
+    answer = chat.locator(".message.assistant[data-state=complete]:last-child .body")
+    expect(answer).to_have_text(CARD_ANSWER.replace(CARD, "⟦CREDIT_CARD⟧"), timeout=20_000)
+    assert "1111" not in chat.content()
+    chat.context.close()
 
 
 def test_a_rule_shows_the_fields_of_its_kind(admin_page: Page, live_stack: LiveStack) -> None:
