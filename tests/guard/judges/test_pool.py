@@ -93,6 +93,7 @@ async def test_a_long_text_is_judged_in_every_part(make_pool: Pool) -> None:
 
 async def test_embedding_many_examples_is_not_taken_for_a_hanging_child(make_pool: Pool) -> None:
     pool = make_pool(hang_seconds=0.0)
+    assert await served(pool)
     rule = TopicRule(key="t", examples=tuple(f"A sentence about the number {number}" for number in range(200)))
     text = "What is meant by this sentence is the number 7."
     assert await reason_of(pool.judge(rule, text, deadline_seconds=0.01)) == "timeout"
@@ -134,16 +135,15 @@ async def test_a_child_killed_while_idle_costs_no_verdict(make_pool: Pool) -> No
 
 
 async def test_a_crash_over_several_texts_fails_none_that_is_not_to_blame(make_pool: Pool) -> None:
-    pool = make_pool(batch_limit=4)
+    pool = make_pool()
     assert await served(pool)
     (pid,) = pool.pids
     os.kill(pid, signal.SIGSTOP)
-    first = await in_flight(pool)
     together = [asyncio.create_task(pool.judge(ABUSE, BAD, deadline_seconds=PATIENT)) for _ in range(3)]
-    await until(lambda: pool.waiting == 3)
+    await until(lambda: pool.judging == 3)
     os.kill(pid, signal.SIGKILL)
-    assert await reason_of(first) == "crash"
     assert all([(await task).found for task in together])
+    assert pool.restarts == 1
 
 
 async def test_a_hanging_child_is_late_and_is_replaced(make_pool: Pool) -> None:
@@ -166,6 +166,19 @@ async def test_a_deadline_that_passes_in_line_does_not_cost_the_child(make_pool:
     assert pool.waiting == 0
     os.kill(pid, signal.SIGCONT)
     assert (await first).found
+    assert pool.pids == [pid]
+    assert pool.restarts == 0
+
+
+async def test_a_deadline_that_passes_while_a_child_is_only_slow_does_not_cost_the_child(make_pool: Pool) -> None:
+    pool = make_pool(hang_seconds=PATIENT)
+    assert await served(pool)
+    (pid,) = pool.pids
+    os.kill(pid, signal.SIGSTOP)
+    assert await reason_of(await in_flight(pool, deadline_seconds=0.05)) == "timeout"
+    assert pool.judging == 1
+    os.kill(pid, signal.SIGCONT)
+    assert await served(pool)
     assert pool.pids == [pid]
     assert pool.restarts == 0
 
