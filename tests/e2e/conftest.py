@@ -50,8 +50,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         "default_max_tokens": 40,
     },
 }
-"""`quick` answers with `MARKDOWN`, `teller` with a card number; `slow` writes for 25 s; `small` has room for 200 tokens.
-"""
+"""`quick` answers with `MARKDOWN`, `teller` with a card number, `slow` for 25 s; `small` has room for 200 tokens."""
 
 
 @pytest.fixture(scope="session")
