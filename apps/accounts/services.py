@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -15,6 +16,7 @@ from apps.tenants.changes import Changes, row_changes, row_lock, set_changes
 from apps.tenants.enums import AuditAction
 from apps.tenants.services import Actor, audit_record
 from apps.tenants.snapshots import snapshot_publish_on_commit
+from apps.tenants.ui_events import session_group, sockets_close
 from headrace_wire.api_key import ApiKeyToken
 
 DEFAULT_SCOPES = (ApiKeyScope.INFERENCE, ApiKeyScope.MODELS)
@@ -170,3 +172,11 @@ def _allowed_deployments_set(api_key: ApiKey, allowed: Iterable[Model] | None) -
 def _extended(old: ApiKey, *, now: datetime) -> datetime | None:
     """A key that expires gets a successor that lives as long as it was meant to."""
     return None if old.expires_at is None else now + (old.expires_at - old.created_at)
+
+
+def session_end(*, request: HttpRequest, **_: object) -> None:
+    """Ends the session of somebody who signs out, wherever that is, and then closes the sockets that it opened."""
+    session_key = request.session.session_key
+    request.session.flush()  # Django does it next: a page that asks again at once must not find it
+    if session_key is not None:
+        sockets_close(session_group(session_key))

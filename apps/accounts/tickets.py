@@ -16,6 +16,7 @@ from django.core import signing
 
 from apps.tenants.enums import MemberRole
 from apps.tenants.models import Membership
+from apps.tenants.ui_events import session_group
 
 TICKET_SECONDS = 60
 _SALT = "headrace.chat-ticket"
@@ -31,6 +32,8 @@ class ChatTicket(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str
     tenant_id: str
     role: MemberRole
+    session: str = ""
+    """Group of the sockets that end with the session (`ui_events.session_group`)."""
 
 
 class StreamTicket(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +50,13 @@ class InvalidTicketError(Exception):
     """Forged, malformed, for something else, or too old."""
 
 
-def chat_ticket_create(*, membership: Membership) -> str:
-    """Returns a ticket for the member, in token characters."""
+def chat_ticket_create(*, membership: Membership, session_key: str | None = None) -> str:
+    """Returns a ticket for the member, in token characters; its socket ends with the session."""
     ticket = ChatTicket(
-        user_id=membership.user_id.hex, tenant_id=membership.tenant_id.hex, role=MemberRole(membership.role)
+        user_id=membership.user_id.hex,
+        tenant_id=membership.tenant_id.hex,
+        role=MemberRole(membership.role),
+        session=session_group(session_key) if session_key else "",
     )
     return signing.dumps(msgspec.to_builtins(ticket), salt=_SALT).replace(":", "~")
 

@@ -60,11 +60,15 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         self._frames = FrameRate()
         self._errands: set[asyncio.Task[None]] = set()
         self._counted_as: Caller | None = None
+        self._session_group = ""
+        """Of a browser's sign-in, which this socket ends with; empty for a key's."""
         offered = self.scope["subprotocols"]
         await self.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
         try:
             self.gateway = await current_gateway()
             self.caller = self._authenticate(offered)
+            if self._session_group:
+                await self.channel_layer.group_add(self._session_group, self.channel_name)
             self.gateway.connections.enter(self.caller)
             self._counted_as = self.caller
             limit_stall(self.scope, self.caller.tenant.stall_timeout_seconds)
@@ -95,11 +99,17 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002
         """Stop the pumps; their streams go on or end as the tenant's policy says."""
+        if self._session_group:
+            await self.channel_layer.group_discard(self._session_group, self.channel_name)
         if self._counted_as is not None:
             self.gateway.connections.leave(self._counted_as)
             self._counted_as = None
         await cancel_and_wait(*self._pumps.values())
         await asyncio.gather(*self._errands, return_exceptions=True)
+
+    async def session_ended(self, message: dict[str, Any]) -> None:  # noqa: ARG002
+        """Close: whoever opened the page has signed out."""
+        await self.close(code=InvalidApiKeyError.ws_close_code, reason="signed out")
 
     async def _dispatch(self, frame: Frame) -> None:
         if isinstance(frame, Generate | Resume):
@@ -185,4 +195,5 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         tenant = self.gateway.config.tenants.get(ticket.tenant_id)
         if tenant is None or not tenant.active:
             raise PermissionDeniedError("This tenant is not active.")
+        self._session_group = ticket.session
         return Caller(tenant, user_id=ticket.user_id)

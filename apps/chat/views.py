@@ -120,9 +120,10 @@ async def _models(membership: Membership) -> list[Json]:
 
 
 @member_view("GET")
-async def ticket(request: HttpRequest, membership: Membership) -> HttpResponse:  # noqa: ARG001
+async def ticket(request: HttpRequest, membership: Membership) -> HttpResponse:
     """A ticket for the socket."""
-    return JsonResponse({"ticket": chat_ticket_create(membership=membership), "expires_in_seconds": TICKET_SECONDS})
+    made = chat_ticket_create(membership=membership, session_key=request.session.session_key)
+    return JsonResponse({"ticket": made, "expires_in_seconds": TICKET_SECONDS})
 
 
 @member_view("GET")

@@ -1,13 +1,15 @@
 """The socket of open pages: it only listens, and is told when something changed (`apps.tenants.ui_events`)."""
 
+from contextlib import suppress
 from typing import Any
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from django.contrib.sessions.backends.base import SessionBase
 
 from apps.accounts.models import User
 from apps.tenants.selectors import membership_list
-from apps.tenants.ui_events import FLEET_GROUP, tenant_group, user_group
+from apps.tenants.ui_events import FLEET_GROUP, session_group, tenant_group, user_group
 
 UNAUTHENTICATED = 4401
 
@@ -28,7 +30,7 @@ class UiConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # channels 
             await self.accept()
             await self.close(code=UNAUTHENTICATED)
             return
-        self.joined = await groups_of(user)
+        self.joined = (*await groups_of(user), *_session_groups(self.scope.get("session")))
         for group in self.joined:
             await self.channel_layer.group_add(group, self.channel_name)
         await self.accept()
@@ -43,7 +45,17 @@ class UiConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # channels 
 
     async def ui_event(self, message: dict[str, Any]) -> None:
         """Passes an event on."""
-        await self.send_json({"type": message["event"], "data": message["data"]})
+        with suppress(ConnectionError):  # it has left, which `disconnect` is told
+            await self.send_json({"type": message["event"], "data": message["data"]})
+
+    async def session_ended(self, message: dict[str, Any]) -> None:  # noqa: ARG002
+        """Closes: whoever opened the page has signed out."""
+        await self.close(code=UNAUTHENTICATED)
+
+
+def _session_groups(session: SessionBase | None) -> tuple[str, ...]:
+    session_key = session.session_key if session is not None else None
+    return (session_group(session_key),) if session_key else ()
 
 
 @database_sync_to_async  # type: ignore[untyped-decorator]  # channels ships no types

@@ -4,6 +4,7 @@ They go over the channel layer, which may lose them: a page reads anew when it c
 `{"type": <event>, "data": {...}}` (`apps.ops.consumers`).
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -29,16 +30,33 @@ def tenant_group(tenant_id: UUID) -> str:
     return f"tenant.{tenant_id.hex}"
 
 
+def session_group(session_key: str) -> str:
+    """Returns the group of all sockets that one sign-in opened; it gives nothing of the key away."""
+    return f"session.{hashlib.sha256(session_key.encode()).hexdigest()[:32]}"
+
+
 async def ui_event_send_async(group: str, event: str, data: Mapping[str, Any] | None = None) -> None:
     """Sends an event; where the channel layer is away it is logged, and pages read anew when they reconnect."""
+    await _send(group, {"type": "ui.event", "event": event, "data": dict(data or {})})
+
+
+async def sockets_close_async(group: str) -> None:
+    """Has all sockets of a session's group close: whoever opened them has signed out."""
+    await _send(group, {"type": "session.ended"})
+
+
+async def _send(group: str, message: dict[str, Any]) -> None:
     layer = get_channel_layer()
     if layer is None:
         return
     try:
-        await layer.group_send(group, {"type": "ui.event", "event": event, "data": dict(data or {})})
+        await layer.group_send(group, message)
     except (RedisError, OSError) as error:
-        logger.warning("ui_event_lost", group=group, name=event, error=str(error))
+        logger.warning("ui_event_lost", group=group, name=message["type"], error=str(error))
 
 
 ui_event_send = async_to_sync(ui_event_send_async)
+"""The same for synchronous code."""
+
+sockets_close = async_to_sync(sockets_close_async)
 """The same for synchronous code."""

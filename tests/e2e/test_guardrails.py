@@ -28,6 +28,7 @@ from headrace_wire.interventions import Intervention, Outcome
 from headrace_wire.messages import StreamState
 from tests.support.environment import REPOSITORY_ROOT
 from tests.support.live_stack import LiveStack
+from tests.support.signing_in import sign_in
 from tests.support.stream_probe import StreamProbe
 
 SECRET = "open the sluice"
@@ -344,18 +345,6 @@ def test_no_frame_of_the_websocket_gives_it_away(attacker: Attacker) -> None:
     assert socket_frames() == by_frame.keys(), "a new frame needs a line here: show what it gives away"
     for kind, attack in by_frame.items():
         assert clean(attack()), kind
-
-
-def sign_in(http: httpx.Client, stack: LiveStack) -> None:
-    """Sign the demo user in, as the page would."""
-    page = http.get("/")
-    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
-    assert token is not None
-    fields = {"username": stack.user.email, "password": stack.user.password, "csrfmiddlewaretoken": token[1]}
-    answer = http.post(page.url, data=fields, headers={"referer": str(page.url)})
-    assert answer.status_code == 200
-    cookie = next(cookie.value for cookie in http.cookies.jar if "csrf" in cookie.name)
-    http.headers.update({"x-csrftoken": cookie or "", "referer": stack.base_url})
 
 
 @pytest.fixture
