@@ -57,11 +57,14 @@ class Release:
         """Let out what comes before `limit`, of a text of which `position` characters have come."""
         out: list[str] = []
         limit = self._whole_escapes(limit)
-        if open_escape is not None:
-            limit = min([limit, *(one.start for one in self._regions if one.start < open_escape < one.end)])
         if self._end_of_mask == self.released:
             self._pass_extending(position)
         while self._regions and self._regions[0].start < limit:
+            region = self._regions[0]
+            if open_escape is not None and region.start < open_escape < region.end:
+                # Where the mask ends, the escape decides; until then it stands at the escape's beginning.
+                self._mask(Region(region.start, open_escape, region.leader), out)
+                return "".join(out)
             self._mask(self._regions.pop(0), out)
             self._pass_extending(position)
         if limit > self.released:

@@ -134,6 +134,7 @@ def test_no_escape_is_split_by_what_ends_or_blocks_in_it() -> None:
     }.items():
         assert scanner.scan(text).text == masked
         assert "".join(pieces(scanner, text)[0]) == masked
+    assert pieces(scanner, ["xbca\\", "nz"])[0] == ["x#", "z", ""]
     out, guard = pieces(Scanner([words("bad", whole_words=False, action=Action.BLOCK)]), r"x\ubad")
     assert "".join(out) == "x"
     assert guard.block is not None
@@ -227,7 +228,7 @@ RULES: list[list[BoundRule]] = [
     [personal_data(*EVERY_KIND, action=Action.FLAG), words("plan", action=Action.BLOCK)],
     [patterns(r"[a-c]{2,4}$", r"^\W+b", action=Action.BLOCK), patterns("aa|aaa.", mask='"')],
     [words("क", "bad", "ab", whole_words=False), length(12, Action.MASK)],
-    [patterns(r"\\b.d", r"n[ab]+", "\n.a", mask="#"), words(r"C:\bad", "b", mask="%")],
+    [patterns(r"\\b.d", r"n[ab]+", "\n.a", "bc", r"ca\\", mask="#"), words(r"C:\bad", "b", mask="%")],
 ]
 SCANNERS = [Scanner(rules) for rules in RULES]
 PLANTED = [
