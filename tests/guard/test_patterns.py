@@ -98,6 +98,11 @@ def test_masks_what_python_would_match(listed: list[str], text: str) -> None:
     assert scanner.scan(text).text == masked_by_reference(listed, text)
 
 
+@pytest.mark.parametrize("pattern", [r"(?:){4000000000}a", r"(?:(?:){1000000}){1000000}a", "(?:\u200b){9999}a"])
+def test_repeats_of_nothing_are_nothing(pattern: str) -> None:
+    assert Scanner([patterns(pattern, mask="#")]).scan("xab").text == "x#b"
+
+
 def test_patterns_that_ruin_backtracking_do_no_harm() -> None:
     scanner = Scanner([patterns(r"(a+)+b", r"(a|aa)+c", r"(.*a){12}d", r"(x+x+)+y")])
     guard = scanner.open()
