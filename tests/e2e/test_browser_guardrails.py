@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -11,6 +12,8 @@ from tests.support.live_stack import LiveStack
 
 pytestmark = pytest.mark.browser
 
+ANSWER_MS = 20_000
+RELOADS = 60
 FORGET = """
 from apps.guardrails.models import GuardrailPolicy
 GuardrailPolicy.all_tenants.filter(name__startswith="Browser: ").delete()
@@ -24,6 +27,14 @@ def _forgotten(live_stack: LiveStack) -> Iterator[None]:
     """Other tests share the stack: what was made here does not act on their answers."""
     yield
     live_stack.run_django(FORGET)
+
+
+@pytest.fixture(scope="module")
+def _celery(live_stack: LiveStack) -> Iterator[None]:
+    """Celery stores interventions."""
+    process = live_stack.start_celery()
+    yield
+    process.stop()
 
 
 def rule(page: Page, number: int) -> Locator:
@@ -42,8 +53,9 @@ def add_card_mask(page: Page, live_stack: LiveStack, name: str) -> None:
     rule(page, 0).get_by_label("Card numbers").select_option(label="mask")
 
 
-def signed_in(admin_page: Page, live_stack: LiveStack) -> Page:
-    """The chat, in a window of its own, of somebody who may use it."""
+@contextmanager
+def asking(admin_page: Page, live_stack: LiveStack) -> Iterator[Page]:
+    """The chat, in a window of its own, of somebody who may use it and asks for a card number."""
     browser = admin_page.context.browser
     assert browser is not None
     page = browser.new_context(base_url=live_stack.base_url).new_page()
@@ -51,7 +63,11 @@ def signed_in(admin_page: Page, live_stack: LiveStack) -> Page:
     page.get_by_label("Email").fill(live_stack.user.email)
     page.get_by_label("Password").fill(live_stack.user.password)
     page.get_by_role("button", name="Sign in").click()
-    return page
+    page.get_by_label("Model").select_option("teller")
+    page.get_by_label("Message", exact=True).fill("Which card did I name?")
+    page.keyboard.press("Enter")
+    yield page
+    page.context.close()
 
 
 def test_a_newcomer_masks_card_numbers_and_tries_it(admin_page: Page, live_stack: LiveStack) -> None:
@@ -74,14 +90,36 @@ def test_a_newcomer_masks_card_numbers_and_tries_it(admin_page: Page, live_stack
     expect(page.locator("#result")).to_have_text("Pay with ⟦CREDIT_CARD⟧ today.")
     expect(page.locator("#findings")).to_contain_text(CARD)
 
-    chat = signed_in(admin_page, live_stack)
-    chat.get_by_label("Model").select_option("teller")
-    chat.get_by_label("Message", exact=True).fill("Which card did I name?")
-    chat.keyboard.press("Enter")
-    answer = chat.locator(".message.assistant[data-state=complete]:last-child .body")
-    expect(answer).to_have_text(CARD_ANSWER.replace(CARD, "⟦CREDIT_CARD⟧"), timeout=20_000)
-    assert "1111" not in chat.content()
-    chat.context.close()
+    with asking(admin_page, live_stack) as chat:
+        answer = chat.locator(".message.assistant[data-state=complete]:last-child .body")
+        expect(answer).to_have_text(CARD_ANSWER.replace(CARD, "⟦CREDIT_CARD⟧"), timeout=ANSWER_MS)
+        assert "1111" not in chat.content()
+
+
+@pytest.mark.usefixtures("_celery")
+def test_a_shadow_changes_nothing_and_is_recorded(admin_page: Page, live_stack: LiveStack) -> None:
+    page = admin_page
+    add_card_mask(page, live_stack, "Browser: shadow")
+    page.get_by_label("Mode").select_option(label="Shadow: records, changes nothing")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("was added successfully")).to_be_visible()
+    with asking(admin_page, live_stack) as chat:
+        answer = chat.locator(".message.assistant[data-state=complete]:last-child .body")
+        expect(answer).to_have_text(CARD_ANSWER, timeout=ANSWER_MS)
+    page.goto(f"{live_stack.base_url}/admin/guardrails/intervention/?is_shadow__exact=1")
+    rows = page.locator("#result_list tbody tr").filter(has_text="Browser: shadow")
+    for _ in range(RELOADS):
+        if rows.count():
+            break
+        page.wait_for_timeout(500)
+        page.reload()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("CREDIT_CARD")
+    expect(rows).to_contain_text("4…1 (19 characters)")
+    rows.locator(".action-select").check()
+    page.get_by_label("Select action to run").select_option(label="Mark as false positive")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_text("1 intervention is marked.")).to_be_visible()
 
 
 def test_a_rule_shows_the_fields_of_its_kind(admin_page: Page, live_stack: LiveStack) -> None:
