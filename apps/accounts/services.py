@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Model
+from django.db.models import Model, Q
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -14,6 +15,7 @@ from apps.accounts.enums import ApiKeyScope
 from apps.accounts.models import ApiKey, User
 from apps.tenants.changes import Changes, row_changes, row_lock, set_changes
 from apps.tenants.enums import AuditAction
+from apps.tenants.models import Membership
 from apps.tenants.services import Actor, audit_record
 from apps.tenants.snapshots import snapshot_publish_on_commit
 from apps.tenants.ui_events import session_group, sockets_close
@@ -87,6 +89,26 @@ def api_key_create(
     )
     snapshot_publish_on_commit()
     return api_key, token
+
+
+@transaction.atomic
+def api_key_own_create(*, membership: Membership, name: str, actor: Actor = None) -> tuple[ApiKey, ApiKeyToken]:
+    """Makes a key of the member's own, with the rights that members have; returns what `api_key_create` does.
+
+    Raises:
+        ValidationError: The name is not acceptable, or the member has as many keys as members may have.
+    """
+    row_lock(membership)  # so that two at a time are counted one after the other
+    usable = Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now())
+    held = ApiKey.objects.for_tenant(membership.tenant).filter(usable, user=membership.user_id, revoked_at__isnull=True)
+    if held.count() >= settings.HEADRACE_MEMBER_KEYS:
+        raise ValidationError(
+            _("You have %(most)d keys, as many as a member may have. Revoke one that you no longer use."),
+            code="too_many_keys",
+            params={"most": settings.HEADRACE_MEMBER_KEYS},
+        )
+    api_key = ApiKey(tenant=membership.tenant, user_id=membership.user_id, name=name)
+    return api_key_create(api_key=api_key, actor=actor)
 
 
 @transaction.atomic

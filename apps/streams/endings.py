@@ -5,7 +5,7 @@ Order as everywhere: terminal entry in the log, settle, publish (DESIGN 3, Settl
 
 import structlog
 
-from headrace_wire.errors import EngineError, HeadraceError, ServerOverloadedError
+from headrace_wire.errors import EngineError, HeadraceError, RateLimitError, ServerOverloadedError
 from headrace_wire.messages import Delta, Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
 from headrace_wire.request_queue import MAX_ATTEMPTS, GivenBack, RequestQueue, Taken
 from headrace_wire.token_log import Append, AppendResult, TokenLog
@@ -14,6 +14,12 @@ log = structlog.get_logger(__name__)
 
 QUEUE_TIMEOUT = "queue_timeout"
 """Cancel reason of a stream that nobody took, or went on with, in time."""
+OWN_LIMIT_TIMEOUT = "own_limit_timeout"
+"""Likewise, of one that waited for parallel requests of its own tenant, member or key to end."""
+OWN_LIMIT_KEPT_IT = (
+    "As many parallel requests as `max_parallel_requests` allows were running until the request's deadline; "
+    "send it again when one of them has ended."
+)
 _NOBODY_WENT_ON = "No worker went on with this stream in time; what was sent stands, the rest is missing."
 
 
@@ -45,6 +51,8 @@ class Endings:
             await self._settle_and_publish(tail, taken.epoch)
         elif taken.cancel_reason == QUEUE_TIMEOUT:
             await self.failed(taken.stream_id, epoch=taken.epoch, error=ServerOverloadedError(_NOBODY_WENT_ON))
+        elif taken.cancel_reason == OWN_LIMIT_TIMEOUT:
+            await self.failed(taken.stream_id, epoch=taken.epoch, error=RateLimitError(OWN_LIMIT_KEPT_IT))
         elif taken.cancel_reason:
             await self.cancelled(taken.stream_id, epoch=taken.epoch)
         elif await self._requeue(taken) is GivenBack.EXHAUSTED:

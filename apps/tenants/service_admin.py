@@ -1,9 +1,11 @@
 """What our admin classes have in common: they write through services, never through `Model.save`."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
@@ -11,6 +13,20 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.admin import ModelAdmin
 
 from apps.tenants.services import Actor
+
+
+class KnownAutocompleteSelect(AutocompleteSelect):
+    """Shows what was chosen; what cannot be an id of anything is shown as nothing, and is the form's to refuse."""
+
+    def optgroups(self, name: str, value: Any, attr: Any = None) -> Any:  # noqa: ANN401
+        """Returns the chosen option; Django's own looks any text up, and fails on one that is no id."""
+        to_python = self.field.remote_field.model._meta.pk.to_python
+        known = []
+        for text in value:
+            with suppress(ValidationError):
+                to_python(text or None)
+                known.append(text)
+        return super().optgroups(name, known, attr)
 
 
 class ServiceAdmin(ModelAdmin):  # type: ignore[misc]  # unfold ships no types
@@ -50,6 +66,12 @@ class ServiceAdmin(ModelAdmin):  # type: ignore[misc]  # unfold ships no types
         """Hands the chosen rows to the service, one by one: each has its audit row."""
         for row in queryset:
             self.service_delete(row, actor_of(request))
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Offers completion that takes forged ids calmly."""
+        if "widget" not in kwargs and db_field.name in self.get_autocomplete_fields(request):
+            kwargs["widget"] = KnownAutocompleteSelect(db_field, self.admin_site, using=kwargs.get("using"))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def changeform_view(
         self,

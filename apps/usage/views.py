@@ -16,7 +16,7 @@ from django.views import View
 from django.views.decorators.http import require_POST
 
 from apps.accounts import services
-from apps.accounts.models import ApiKey, User
+from apps.accounts.models import User
 from apps.accounts.selectors import api_key_own_list
 from apps.tenants.models import Membership
 from apps.tenants.selectors import membership_choose
@@ -42,10 +42,10 @@ class OwnPage(LoginRequiredMixin, View):
         form = OwnKeyForm(request.POST)
         if membership is None or not form.is_valid():
             return self._page(request, membership, form)
-        api_key = ApiKey(tenant=membership.tenant, user=membership.user, name=form.cleaned_data["name"])
         try:
             form.claim()
-            _stored, token = services.api_key_create(api_key=api_key, actor=_user(request))
+            name = form.cleaned_data["name"]
+            _stored, token = services.api_key_own_create(membership=membership, name=name, actor=_user(request))
         except ValidationError as error:
             form.add_error(None, error)
             return self._page(request, membership, form)

@@ -254,3 +254,11 @@ def test_user_list_takes_a_fixed_number_of_queries(
         user_create(user=User(email=f"user{number}@example.com"))
     with django_assert_num_queries(4):
         admin_client.get(url)
+
+
+@pytest.mark.parametrize("forged", ["no such id", "00000000-0000-4000-8000-000000000000", "1", "\0"])
+def test_a_forged_tenant_is_an_error_of_the_form(admin_client: Client, tenant: Tenant, forged: str) -> None:
+    answer = admin_client.post(ADD_KEY, {**key_form(tenant), "tenant": forged, "user": forged})
+    assert {"tenant", "user"} <= answer.context["adminform"].form.errors.keys()
+    assert admin_client.get(ADD_KEY, {"tenant": forged, "user": forged}).status_code == 200
+    assert not ApiKey.all_tenants.exists()

@@ -94,3 +94,13 @@ def test_list_takes_a_fixed_number_of_queries(
     make(1, 8)
     with django_assert_num_queries(6):
         admin_client.get(QUOTAS)
+
+
+@pytest.mark.parametrize("forged", ["no such id", "00000000-0000-4000-8000-000000000000", "1", "\0"])
+@pytest.mark.parametrize("scope", ["tenant", "member", "api_key"])
+def test_a_forged_target_is_an_error_of_the_form(admin_client: Client, tenant: Tenant, scope: str, forged: str) -> None:
+    targets = dict.fromkeys(("tenant", "membership", "api_key", "deployment"), forged)
+    answer = admin_client.post(ADD, {"scope": scope, "rpm_limit": "60", **targets})
+    assert targets.keys() <= answer.context["adminform"].form.errors.keys()
+    assert admin_client.get(ADD, targets).status_code == 200
+    assert not Quota.all_tenants.exists()

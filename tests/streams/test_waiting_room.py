@@ -1,6 +1,7 @@
 """What those who wait are told: places that fall, and rise only with a reason."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,11 +10,12 @@ from apps.streams import metrics
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
-from apps.streams.services import StartedStream, StreamOptions, stream_start
+from apps.streams.services import StartedStream, StreamOptions, stream_expire_in_queue, stream_start
+from apps.streams.services.ending import RETRY_AFTER_SECONDS
 from apps.streams.waiting_room import MIN_SAMPLES, NEWS_SECONDS, RiseReason, Waiting
 from headrace_wire import redis_keys
-from headrace_wire.errors import InvalidRequestError
-from headrace_wire.messages import ChatTurn, FinishReason, SamplingParams, StreamState
+from headrace_wire.errors import InvalidRequestError, ServerOverloadedError
+from headrace_wire.messages import ChatTurn, Ended, FinishReason, SamplingParams, StreamState
 from headrace_wire.request_queue import Place
 from headrace_wire.snapshot import QuotaConfig, QuotaScope
 from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, publish_snapshot, simulated, snapshot
@@ -178,3 +180,42 @@ async def test_a_time_that_is_known_is_told_at_once(gateway: Gateway) -> None:
     assert last.place.eta_seconds is not None
     for one in (*streams, last):
         one.subscription.close()
+
+
+async def test_who_waited_for_his_own_requests_is_told_so_at_the_end(gateway: Gateway) -> None:
+    config = snapshot(2, simulated("sim"))
+    quota = QuotaConfig(id="q", scope=QuotaScope.TENANT, tenant_id=TENANT_A, max_parallel_requests=1)
+    await publish_snapshot(gateway.redis, msgspec.structs.replace(config, quotas=[quota]))
+    await gateway.config_reader.refresh()
+    caller = gateway.config.authenticate(KEY_A.reveal())
+    streams = [await start(gateway, caller) for _ in range(3)]
+    await gateway.queue.claim(WORKER, deployment="sim", want=5)
+    _, by_gateway, by_reaper = [one.stream_id for one in streams]
+    await stream_expire_in_queue(gateway=gateway, tenant_id=TENANT_A, stream_id=by_gateway)
+    await gateway.redis.hset(redis_keys.stream_key(by_reaper), "wait_until_ms", "1")
+    await gateway.redis.zadd(redis_keys.deadlines_key(), {by_reaper: 1})
+    await gateway._reap()
+    for stream_id in (by_gateway, by_reaper):
+        end = await gateway.token_log.tail(stream_id)
+        assert isinstance(end, Ended)
+        assert end.error is not None
+        assert (end.error.code, "max_parallel_requests" in end.error.message) == ("rate_limit_exceeded", True)
+    for one in streams:
+        one.subscription.close()
+
+
+async def test_a_full_queue_tells_when_its_next_place_is_free(gateway: Gateway) -> None:
+    await publish_snapshot(gateway.redis, snapshot(2, simulated("sim", queue_limit=1)))
+    await gateway.config_reader.refresh()
+    caller = gateway.config.authenticate(KEY_A.reveal())
+    waiting = await start(gateway, caller)
+    with pytest.raises(ServerOverloadedError) as refused:
+        await start(gateway, caller)
+    assert refused.value.retry_after_seconds == RETRY_AFTER_SECONDS, "nothing was measured yet"
+    await gateway.queue.renew(WORKER, lease_seconds=60, owned=[], channels=[], serving=("sim", 4))
+    measured: dict[Any, Any] = {"place": msgspec.msgpack.encode([120_000.0, MIN_SAMPLES])}
+    await gateway.redis.hset(redis_keys.pace_key("sim"), mapping=measured)
+    with pytest.raises(ServerOverloadedError) as refused:
+        await start(gateway, caller)
+    assert refused.value.retry_after_seconds == 30.0, "one of four places that take two minutes each"
+    waiting.subscription.close()

@@ -5,9 +5,10 @@ import re
 import pytest
 from django.test import Client
 from django.urls import reverse
+from pytest_django import Settings
 
 from apps.accounts.models import ApiKey, User
-from apps.accounts.services import api_key_create, user_create
+from apps.accounts.services import api_key_create, api_key_revoke, user_create
 from apps.tenants.models import AuditEvent, Membership, Tenant
 from apps.tenants.services import membership_create
 from headrace_wire.api_key import ApiKeyToken
@@ -49,6 +50,17 @@ def test_reloading_the_answer_makes_no_second_key(member: Client) -> None:
     again = member.post(PAGE, {"name": "laptop", "form_id": form_id})
     assert "sent before" in again.content.decode()
     assert ApiKey.all_tenants.count() == 1
+
+
+def test_a_member_makes_so_many_keys_and_no_more(member: Client, membership: Membership, settings: Settings) -> None:
+    settings.HEADRACE_MEMBER_KEYS = 2
+    for _ in range(2):
+        assert TOKEN.search(make(member))
+    refused = make(member)
+    assert not TOKEN.search(refused)
+    assert "You have 2 keys" in refused
+    api_key_revoke(api_key=ApiKey.objects.for_tenant(membership.tenant).first() or ApiKey())
+    assert TOKEN.search(make(member)), "a revoked one does not count"
 
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 101])

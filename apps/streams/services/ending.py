@@ -2,13 +2,19 @@
 
 from redis.exceptions import RedisError
 
-from apps.streams.endings import QUEUE_TIMEOUT
+from apps.streams.endings import OWN_LIMIT_KEPT_IT, QUEUE_TIMEOUT
 from apps.streams.gateway import Gateway
-from headrace_wire.errors import DependencyUnavailableError, ServerOverloadedError, StreamNotFoundError
+from headrace_wire.errors import (
+    DependencyUnavailableError,
+    HeadraceError,
+    RateLimitError,
+    ServerOverloadedError,
+    StreamNotFoundError,
+)
 from headrace_wire.request_queue import CancelOutcome
 
 RETRY_AFTER_SECONDS = 5.0
-"""What a caller is told whose request found no worker within the whole queue deadline."""
+"""What a caller is told whose request found no worker within its deadline, or where nothing was measured."""
 
 
 async def stream_cancel(*, gateway: Gateway, tenant_id: str, stream_id: str, reason: str) -> CancelOutcome:
@@ -39,14 +45,14 @@ async def stream_expire_in_queue(*, gateway: Gateway, tenant_id: str, stream_id:
     Raises:
         redis.exceptions.RedisError: Redis does not answer; call again.
     """
+    (place,) = await gateway.queue.places([stream_id])
     outcome, epoch = await gateway.queue.cancel(
         stream_id, tenant_id=tenant_id, reason=QUEUE_TIMEOUT, incarnation=gateway.incarnation
     )
     if outcome is CancelOutcome.QUEUED:
-        await gateway.endings.failed(
-            stream_id,
-            epoch=epoch,
-            error=ServerOverloadedError(
-                "No worker took the request in time; try again later.", retry_after_seconds=RETRY_AFTER_SECONDS
-            ),
+        error: HeadraceError = ServerOverloadedError(
+            "No worker took the request in time; try again later.", retry_after_seconds=RETRY_AFTER_SECONDS
         )
+        if place is not None and place.is_own_limit:
+            error = RateLimitError(OWN_LIMIT_KEPT_IT, retry_after_seconds=RETRY_AFTER_SECONDS)
+        await gateway.endings.failed(stream_id, epoch=epoch, error=error)

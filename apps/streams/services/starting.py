@@ -13,12 +13,14 @@ from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
-from apps.streams.limits import NO_PLACE, OnWait, QueueNews
+from apps.streams.limits import MAX_RETRY_SECONDS, NO_PLACE, OnWait, QueueNews
 from apps.streams.refusals import refusal_error
+from apps.streams.services.ending import RETRY_AFTER_SECONDS
 from apps.streams.services.guarding import input_guard
 from apps.streams.services.prompting import length_check, most_tokens, prompt_ids_render, sampling_complete
 from apps.streams.services.reading import stream_attach, window_of
 from apps.streams.subscription import Subscription
+from apps.streams.waiting_room import MIN_SAMPLES
 from headrace_wire.admission import AdmissionTerms, Rates
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.errors import (
@@ -31,7 +33,7 @@ from headrace_wire.errors import (
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import ChatTurn, GenerateRequest, SamplingParams
 from headrace_wire.quota_terms import admission_terms
-from headrace_wire.request_queue import Admission, Idempotency, Verdict
+from headrace_wire.request_queue import Admission, Idempotency, Place, Verdict
 from headrace_wire.snapshot import DeploymentConfig
 
 
@@ -230,12 +232,19 @@ async def _admit(
             if admission.is_own_queue
             else f"All {admission.position} places in the queue of `{deployment.name}` are taken"
         )
-        raise ServerOverloadedError(f"{taken}; try again later.", retry_after_seconds=5.0)
+        raise ServerOverloadedError(f"{taken}; try again later.", retry_after_seconds=_retry_after(admission.place))
     if admission.refusal is not None:
         quota = next((quota for quota in gateway.config.quotas if quota.id == admission.refusal.quota_id), None)
         tokens = terms.prompt_tokens + terms.max_tokens
         raise refusal_error(admission.refusal, admission.rates, quota, tokens=tokens)
     return admission
+
+
+def _retry_after(place: Place | None) -> float:
+    """Return when a place in a full queue should be free: with the next of those that wait in it."""
+    if place is None or place.samples < MIN_SAMPLES:
+        return RETRY_AFTER_SECONDS
+    return min(max(1.0, place.expected_seconds), MAX_RETRY_SECONDS)
 
 
 async def _replay(

@@ -138,8 +138,8 @@ local function next_waiting(k)
 end
 
 -- The next stream for a spare place of a worker, or nil: of a tenant that has none running there, or less than its equal part
--- (`running`: tenant -> how many), and that is, but for what a stream costs, the least served of those that wait in the highest
--- band.
+-- (`running`: tenant -> how many), and that is the least served of those that wait in the highest band, but for what those that
+-- run may have been served since it was counted.
 local function next_for_spare(k, running)
   for band = 0, BANDS - 1 do
     local lanes = redis.call('ZRANGE', k.band(band), 0, SPARE_LOOKS - 1, 'WITHSCORES')
@@ -148,7 +148,8 @@ local function next_for_spare(k, running)
     for i = 1, #lanes, 2 do
       if not running[lanes[i]] then tenants = tenants + 1 end
     end
-    local most = lanes[1] and tonumber(lanes[2]) + (tonumber(redis.call('HGET', k.served(band), 'mean')) or 0)
+    local mean = tonumber(redis.call('HGET', k.served(band), 'mean')) or 0
+    local most = lanes[1] and tonumber(lanes[2]) + mean * math.max(1, all)
     for i = 1, #lanes, 2 do
       if tonumber(lanes[i + 1]) > most then break end
       local own = running[lanes[i]] or 0

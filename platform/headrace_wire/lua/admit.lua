@@ -4,7 +4,7 @@
 --       7 record TTL while alive (ms) · 8 log TTL after the end (ms) · 9 window, and credit to start with (0: no limit)
 --       10 AdmissionTerms (msgpack) · 11 value of the idempotency key · 12 its TTL (ms)
 -- Returns {verdict, ...}, and nothing was changed unless it is 'queued':
---       'queued', position (1: next), rates, pace as `places` gives it · 'full', how many wait, 1 if they are the tenant's own · 'known' (a repeated call) ·
+--       'queued', position (1: next), rates, pace as `places` gives it · 'full', how many wait, 1 if they are the tenant's own, pace for the next of them · 'known' (a repeated call) ·
 --       'duplicate', the idempotency key's value when another stream has that key ·
 --       'refused', kind, quota id, retry after (ms, -1: never), rates.
 --       rates: {limit, remaining, reset (ms)} of requests and of tokens per minute, the tightest of each, -1 where none.
@@ -19,7 +19,7 @@ define('admit', function(keys, args)
     if q[4] ~= NONE then caps[#caps + 1] = { q[1], q[4] } end
   end
   local full = queue_full(k, tenant, caps, tonumber(args[5]))
-  if full then return { 'full', full[1], full[2] } end
+  if full then return { 'full', full[1], full[2], pace_of(k, terms[6], tenant, 1, 1, 0, nil) } end
   local refusal, writes, rates = quotas_check(terms, keys[3], keys[4], now)
   if refusal then return { 'refused', refusal[1], refusal[2], int(refusal[3]), rates } end
 

@@ -35,11 +35,11 @@ define('reap', function(keys, args)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys[6], '-inf', int(now), 'LIMIT', 0, limit)) do
     redis.call('ZREM', keys[6], id)
     local record = keys[4] .. id
-    local f = redis.call('HMGET', record, 'state', 'epoch', 'wait_until_ms', 'deployment')
+    local f = redis.call('HMGET', record, 'state', 'epoch', 'wait_until_ms', 'deployment', 'parked')
     if f[1] == 'queued' and tonumber(f[3]) <= now then
       withdraw(keys[4], fair_keys(keys[7] .. f[4]), id)
       redis.call('HSET', record, 'state', 'running')
-      redis.call('HSETNX', record, 'cancel', 'queue_timeout')
+      redis.call('HSETNX', record, 'cancel', f[5] and 'own_limit_timeout' or 'queue_timeout')
       collect_stream(id, record, f[2])
     end
   end

@@ -70,7 +70,7 @@ class Admission(Struct, frozen=True):
     refusal: Refusal | None = None
     rates: Rates = Rates()
     place: Place | None = None
-    """Where it waits, with the pace of those before it."""
+    """Where it waits, with the pace of those before it; FULL: when the next of those that wait should go."""
 
 
 class Claimed(Struct, frozen=True):
@@ -178,7 +178,8 @@ def admission(reply: Reply) -> Admission:
         position, rates, pace = rest
         return Admission(verdict, position, rates=_rates(rates), place=place([position, 0, 0, 0, pace]))
     if verdict is Verdict.FULL:
-        return Admission(verdict, int(rest[0]), is_own_queue=bool(rest[1]))
+        number, own, pace = rest
+        return Admission(verdict, int(number), is_own_queue=bool(own), place=place([1, 0, 0, 0, pace]))
     return Admission(verdict)
 
 
