@@ -124,7 +124,8 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
         validators=[URLValidator(schemes=["http", "https"])],
         help_text=_("Notices are posted there, signed (see docs/usage.md). Empty: by email alone."),
     )
-    webhook_secret = models.CharField(max_length=100, blank=True, editable=False)
+    webhook_secret = models.CharField(max_length=300, blank=True, editable=False)
+    """Sealed (`sealed_text`)."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

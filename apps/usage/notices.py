@@ -24,6 +24,7 @@ from apps.tenants.enums import MemberRole
 from apps.tenants.live_state import redis_client
 from apps.tenants.models import Membership
 from apps.tenants.references import LABEL_LENGTH
+from apps.tenants.sealed_text import UnreadableTextError, unseal
 from apps.usage.enums import Channel
 from apps.usage.metrics import NOTICES_FAILED, NOTICES_SENT
 from apps.usage.models import NoticeDelivery, SoftLimitNotice
@@ -200,8 +201,12 @@ def _webhook(notice: SoftLimitNotice) -> None:
             },
         }
     )
+    try:
+        secret = unseal(tenant.webhook_secret)
+    except UnreadableTextError as error:
+        raise NobodyToTellError("The webhook's secret cannot be read any more: SECRET_KEY was changed.") from error
     headers = webhook_headers(
-        secret=tenant.webhook_secret,
+        secret=secret,
         event_id=f"evt_{notice.pk.hex}",
         timestamp=int(timezone.now().timestamp()),
         body=body,

@@ -1,17 +1,20 @@
 """Posts to a tenant's webhook, signed by Standard Webhooks (standardwebhooks.com), which OpenAI's clients can verify.
 
-The address is given by operators, not by tenants. Redirects are not followed: what was signed for one address is not
-sent to another.
+The address is given by operators, not by tenants, and must lie outside unless `HEADRACE_WEBHOOK_INTERNAL` says
+otherwise. It is looked at after its name was looked up, and connected to as it was looked at, past no proxy. Redirects
+are not followed: what was signed for one address is not sent to another.
 """
 
 import base64
 import hashlib
 import hmac
-from http.client import HTTPException
+import socket
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
+from apps.tenants.outside_address import outside_addresses
 from apps.tenants.services import WEBHOOK_SECRET_PREFIX
 
 TIMEOUT_SECONDS = 10.0
@@ -26,7 +29,41 @@ class _NoRedirects(HTTPRedirectHandler):
         return None
 
 
-_opener = build_opener(_NoRedirects)
+def _connect(address: tuple[str, int], timeout: float | None = None, source: Any = None) -> socket.socket:  # noqa: ANN401
+    """Connects to what was looked at: a name that is looked up again might lead elsewhere."""
+    host, port = address
+    error: OSError | None = None
+    for found in outside_addresses(host, port):
+        try:
+            return socket.create_connection((found, port), timeout, source)
+        except OSError as failed:
+            error = failed
+    raise error or OSError(f"{host} has no address")
+
+
+class _Plain(HTTPConnection):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **kwargs)
+        self._create_connection = _connect
+
+
+class _Secure(HTTPSConnection):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **kwargs)
+        self._create_connection = _connect
+
+
+class _PlainHandler(HTTPHandler):
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(_Plain, req)
+
+
+class _SecureHandler(HTTPSHandler):
+    def https_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(_Secure, req)
+
+
+_opener = build_opener(_NoRedirects, _PlainHandler, _SecureHandler, ProxyHandler({}))
 
 
 def webhook_headers(*, secret: str, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:

@@ -69,6 +69,8 @@ class Environment:
     """Streams of one gateway, those in line included; one more is refused with 503 and a retry time."""
     user_connections: int
     """Connections that one signed-in user may have open at one gateway; a tenant's own limit is its setting."""
+    webhook_internal: bool | None
+    """Whether webhooks may lead to internal addresses; None: only where the settings are those of development."""
     member_keys: int
     """API keys that work which a member may have of those that he makes himself."""
     intervention_days: int
@@ -110,6 +112,9 @@ class Environment:
             soft_streams=_integer(source, "HEADRACE_SOFT_STREAMS", 1024, low=1, high=1_000_000),
             max_streams=_integer(source, "HEADRACE_MAX_STREAMS", 2048, low=1, high=1_000_000),
             user_connections=_integer(source, "HEADRACE_USER_CONNECTIONS", 64, low=1, high=1_000_000),
+            webhook_internal=_flag(source, "HEADRACE_WEBHOOK_INTERNAL", default=False)
+            if source.get("HEADRACE_WEBHOOK_INTERNAL", "").strip()
+            else None,
             member_keys=_integer(source, "HEADRACE_MEMBER_KEYS", 20, low=1, high=10_000),
             intervention_days=_integer(source, "HEADRACE_INTERVENTION_DAYS", 90, low=1, high=3650),
             debug=_flag(source, "HEADRACE_DEBUG", default=False),

@@ -11,6 +11,7 @@ from apps.accounts.services import user_create
 from apps.tenants import services
 from apps.tenants.enums import AuditAction
 from apps.tenants.models import AuditEvent, Membership, Tenant
+from apps.tenants.sealed_text import unseal
 from apps.tenants.services import membership_create, tenant_create
 
 TENANTS = reverse("admin:tenants_tenant_changelist")
@@ -66,7 +67,7 @@ def test_a_webhook_secret_is_shown_once(admin_client: Client, tenant: Tenant) ->
     page = reverse("admin:tenants_tenant_renew_webhook_secret", args=[tenant.pk])
     assert "whsec_" not in admin_client.get(page).content.decode()
     shown = admin_client.post(page)
-    secret = Tenant.objects.get().webhook_secret
+    secret = unseal(Tenant.objects.get().webhook_secret)
     assert secret in html.unescape(shown.content.decode())
     assert "no-store" in shown["Cache-Control"]
     for again in (page, change_page(tenant), AUDIT):

@@ -1,6 +1,10 @@
+from importlib import import_module
+
 import pytest
+from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from pytest_django import Settings
 
 from apps.accounts.models import User
 from apps.quotas.models import Plan
@@ -9,6 +13,9 @@ from apps.tenants import selectors, services
 from apps.tenants.enums import AuditAction, ExcerptRetention, InexactPolicy, MemberRole
 from apps.tenants.managers import UnscopedQueryError
 from apps.tenants.models import AuditEvent, Membership, Tenant
+from apps.tenants.outside_address import InsideAddressError, outside_addresses
+from apps.tenants.sealed_text import UnreadableTextError, seal, unseal
+from apps.usage.webhooks import WebhookError, webhook_post
 from headrace_wire import guard_policy as wire
 from headrace_wire.messages import Inexact
 from headrace_wire.snapshot import DetachedPolicy, TenantConfig
@@ -137,16 +144,64 @@ def test_a_plan_is_in_the_snapshot(tenant: Tenant) -> None:
 def test_a_webhook_never_lacks_a_secret_and_no_audit_row_has_it(tenant: Tenant) -> None:
     tenant.webhook_url = "https://example.org/hook"
     services.tenant_update(tenant=tenant)
-    first = Tenant.objects.get().webhook_secret
+    sealed = Tenant.objects.get().webhook_secret
+    first = unseal(sealed)
     assert first.startswith("whsec_")
+    assert first not in sealed
     second = services.tenant_webhook_secret_renew(tenant=tenant)
     stale = Tenant.objects.get()
-    stale.webhook_secret, stale.name = first, "Renamed"
+    stale.webhook_secret, stale.name = sealed, "Renamed"
     services.tenant_update(tenant=stale)
-    assert Tenant.objects.get().webhook_secret == second != first
+    assert unseal(Tenant.objects.get().webhook_secret) == second != first
     events = AuditEvent.objects.for_tenant(tenant)
     assert events.filter(action=AuditAction.TENANT_WEBHOOK_SECRET_RENEWED).count() == 1
     assert not [event for event in events if first in str(event.details) or second in str(event.details)]
+
+
+def test_what_was_sealed_is_read_with_our_keys_alone(settings: Settings) -> None:
+    sealed = seal("whsec_x")
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", [settings.SECRET_KEY]
+    assert unseal(sealed) == "whsec_x"
+    settings.SECRET_KEY_FALLBACKS = []
+    with pytest.raises(UnreadableTextError):
+        unseal(sealed)
+
+
+def test_secrets_of_older_releases_are_sealed_and_can_go_back(tenant: Tenant) -> None:
+    migration = import_module("apps.tenants.migrations.0007_seal_webhook_secrets")
+    Tenant.objects.update(webhook_secret="whsec_x")
+    migration.seal(apps, None)
+    assert unseal(Tenant.objects.get().webhook_secret) == "whsec_x"
+    migration.unseal(apps, None)
+    assert Tenant.objects.get().webhook_secret == "whsec_x"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "127.0.0.1",
+            "localhost",
+            "10.1.2.3",
+            "192.168.0.9",
+            "169.254.169.254",
+            "0.0.0.0",
+            "100.64.0.1",
+            "2130706433",
+        ),
+        *("[::1]", "[::ffff:127.0.0.1]", "[fd00::1]", "[fe80::1]", "[2002:7f00:1::]"),
+    ],
+)
+def test_a_webhook_does_not_lead_inside(tenant: Tenant, settings: Settings, host: str) -> None:
+    settings.HEADRACE_WEBHOOK_INTERNAL = False
+    with pytest.raises(InsideAddressError):
+        outside_addresses(host.strip("[]"), 443)
+    tenant.webhook_url = f"http://{host}/hook"
+    with pytest.raises(ValidationError):
+        services.tenant_update(tenant=tenant)
+    with pytest.raises(WebhookError):
+        webhook_post(url=tenant.webhook_url, headers={}, body=b"")
+    assert outside_addresses("1.1.1.1", 443) == ["1.1.1.1"]
 
 
 @pytest.mark.parametrize("url", ["ftp://example.org/", "javascript:alert(1)", "example.org/hook"])

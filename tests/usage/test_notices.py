@@ -22,6 +22,7 @@ from apps.quotas.models import Quota
 from apps.quotas.services import quota_create, quota_delete
 from apps.tenants.enums import MemberRole
 from apps.tenants.models import Membership, Tenant
+from apps.tenants.sealed_text import unseal
 from apps.tenants.services import membership_create, tenant_update
 from apps.usage import notices
 from apps.usage.models import NoticeDelivery, SoftLimitNotice
@@ -87,7 +88,7 @@ def passed(redis: Redis, quota: Quota, period: str = "2026-07") -> None:
 def hook(tenant: Tenant, url: str) -> str:
     """Gives the tenant a webhook; returns its secret."""
     tenant.webhook_url = url
-    return tenant_update(tenant=tenant).webhook_secret
+    return unseal(tenant_update(tenant=tenant).webhook_secret)
 
 
 def make_due() -> None:

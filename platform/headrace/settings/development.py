@@ -4,3 +4,4 @@ from headrace.settings.base import *  # noqa: F403
 from headrace.settings.base import ENVIRONMENT
 
 DEBUG = ENVIRONMENT.debug
+HEADRACE_WEBHOOK_INTERNAL = ENVIRONMENT.webhook_internal is not False
