@@ -97,7 +97,8 @@ async def _serve(
 
 
 def _guardrail_headers(started: StartedStream) -> list[tuple[bytes, bytes]]:
-    names = ",".join(quote(name, safe=" ") for name in started.guardrails)
+    # A comma separates names; what a header may not hold, and what would be read as an escape, is escaped.
+    names = ",".join(quote(name, safe=" !\"#$&'()*+./:;<=>?@[]^`{|}~") for name in started.guardrails)
     return [(b"x-headrace-applied-guardrails", names.encode())] if names else []
 
 
