@@ -23,6 +23,7 @@ from tests.load.admission_case import AdmissionLoad
 from tests.load.checkpoint_case import CheckpointLoad
 from tests.load.crowd_case import CrowdLoad
 from tests.load.guard_case import GuardLoad
+from tests.load.peers import command as peers
 from tests.load.placement import Placement, going_first, on_core
 from tests.load.report import machine, render_table, simulated_rows, write_json
 from tests.load.simulated_case import TRANSPORTS, SimulatedLoad
@@ -37,6 +38,7 @@ _BEGAN = time.monotonic()
 def main(arguments: Sequence[str]) -> int:
     """Runs the bench; returns the exit status."""
     options = _parser().parse_args(arguments)
+    peer_rounds, options.rounds = options.rounds, options.rounds or 3
     placement = Placement.of_this_machine()
     content: dict[str, Any] = {"machine": machine()}
     tables = []
@@ -64,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
             tables.append(_admission(AdmissionLoad(), placement, options.rounds, content))
     if options.only in {None, "guard"}:
         tables.append(_guard(GuardLoad(), placement, options.rounds, content))
+    if options.only in {None, "peers"}:
+        tables += [table.render() for table in peers.run(options, peer_rounds, placement, content, _progress)]
     path = write_json(options.output, content)
     _say("\n\n".join(["", *tables, f"All figures: {path}"]))
     return 0
@@ -149,10 +153,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description="Measure Headrace on this machine.")
     parser.add_argument(
         "--only",
-        choices=("sim", "vllm", "checkpoints", "slow", "crowd", "admission", "guard"),
+        choices=("sim", "vllm", "checkpoints", "slow", "crowd", "admission", "guard", "peers"),
         help="one case instead of all",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="how often each case is measured (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, help="how often each case is measured (default: 3; beside peers, 7)")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of a simulated round's steady part")
     parser.add_argument("--streams", type=int, default=32, help="simulated streams at a time (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=50.0, help="tokens per second of each (default: %(default)s)")
@@ -165,6 +169,7 @@ def _parser() -> argparse.ArgumentParser:
         "--first", action="store_true", help="simulated engine, slow readers, crowd: run before all others (root)"
     )
     parser.add_argument("--output", type=Path, default=REPOSITORY_ROOT / "var" / "bench", help="folder of the JSON")
+    peers.add_options(parser)
     return parser
 
 

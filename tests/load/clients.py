@@ -69,11 +69,11 @@ class StreamClient(Protocol):
 
 
 class _Delta(msgspec.Struct):
-    content: str = ""
+    content: str | None = ""
 
 
 class _Choice(msgspec.Struct):
-    delta: _Delta
+    delta: _Delta = msgspec.field(default_factory=_Delta)
 
 
 class _Usage(msgspec.Struct):
@@ -100,29 +100,48 @@ class SseClient:
 
     async def ask(self, max_tokens: int, *, first: Callable[[], None] | None = None) -> SeenAnswer:
         """See `StreamClient`."""
-        body = json.dumps(
-            {
-                "model": self._model,
-                "messages": [{"role": "user", "content": PROMPT}],
-                "stream": True,
-                "stream_options": {"include_usage": True},
-                "max_tokens": max_tokens,
-            }
-        ).encode()
-        head = (
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-            f"Authorization: Bearer {self._key}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
+        request = self._request(max_tokens, stream=True, stream_options={"include_usage": True})
         answer = SeenAnswer(time.perf_counter())
-        self._writer.write(head.encode() + body)
-        status = await self._reader.readuntil(b"\r\n\r\n")
-        if b" 200 " not in status.split(b"\r\n", 1)[0]:
-            raise AnswerFailedError(status.decode(errors="replace"))
+        self._writer.write(request)
+        await self._answer_head()
         async for event in self._events():
             self._take(event, answer, first)
         if not answer.is_complete:
             raise AnswerFailedError(f"{sum(answer.tokens)} of {answer.completion_tokens} tokens arrived")
         return answer
+
+    async def ask_plain(self, max_tokens: int) -> float:
+        """Asks for an answer in one piece; returns the seconds until all of it is there.
+
+        Raises:
+            AnswerFailedError: there was an error, or tokens are missing.
+        """
+        request = self._request(max_tokens)
+        asked_at = time.perf_counter()
+        self._writer.write(request)
+        head = await self._answer_head()
+        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        body = await self._reader.readexactly(length)
+        seconds = time.perf_counter() - asked_at
+        answer = _decode_chunk(body)
+        if answer.usage is None or answer.usage.completion_tokens != max_tokens:
+            raise AnswerFailedError(body.decode(errors="replace"))
+        return seconds
+
+    def _request(self, max_tokens: int, **fields: object) -> bytes:
+        messages = [{"role": "user", "content": PROMPT}]
+        body = json.dumps({"model": self._model, "messages": messages, "max_tokens": max_tokens, **fields}).encode()
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {self._key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    async def _answer_head(self) -> bytes:
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in head.split(b"\r\n", 1)[0]:
+            raise AnswerFailedError(head.decode(errors="replace"))
+        return head
 
     def _take(self, event: bytes, answer: SeenAnswer, first: Callable[[], None] | None) -> None:
         if not event.startswith(b"data: {"):
@@ -133,7 +152,7 @@ class SseClient:
             raise AnswerFailedError(str(chunk.error))
         if chunk.usage is not None:
             answer.completion_tokens = chunk.usage.completion_tokens
-        words = sum(choice.delta.content.count(" ") for choice in chunk.choices)
+        words = sum((choice.delta.content or "").count(" ") for choice in chunk.choices)
         if words:
             answer.arrivals.append(now)
             answer.tokens.append(words)

@@ -72,6 +72,9 @@ def kept_awake(*cores: int | None) -> Iterator[list[int]]:
                 loop = ending.enter_context(subprocess.Popen((sys.executable, "-S", "-c", _IDLE_LOOP, str(core))))
                 ending.callback(loop.kill)
                 pids.append(loop.pid)
+        # The kernel spins in wait(2) while anybody else looks at the dead loop's /proc. If this process still went
+        # first then (`going_first`), the other one would never come to an end, nor this one.
+        ending.callback(os.sched_setscheduler, 0, os.SCHED_OTHER, os.sched_param(0))
         yield pids
 
 

@@ -1,0 +1,79 @@
+"""Interleaved rounds: each measures all arms, the direct one first and last; disturbed ones do not count."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from tests.load.measurements import median_of
+from tests.load.peers.arms import DIRECT, running_arms
+from tests.load.peers.litellm_environment import Progress
+from tests.load.peers.token_path import PathFigures, PathLoad, measure
+from tests.load.placement import Placement, kept_awake
+
+MOST_DRIFT = 0.2
+"""Between the direct arm's two passes of a round: what a token costs the load's core."""
+MOST_LOAD_CORE = 0.8
+EXTRA_ROUNDS = 0.5
+"""How many more rounds may be made in place of disturbed ones, for each that is wanted."""
+
+
+class Round(Struct, frozen=True):
+    """One round's passes."""
+
+    baseline: list[PathFigures]
+    """The direct arm, first and last."""
+    arms: dict[str, PathFigures]
+    """The others, by name."""
+    disturbed: str = ""
+    """Why it does not count; empty for one that does."""
+
+    def figure(self, arm: str, of: Callable[[PathFigures], float]) -> float:
+        """Returns an arm's figure, for the direct one the middle of its two passes; NaN where it was not measured."""
+        passes = self.baseline if arm == DIRECT else [self.arms[arm]] if arm in self.arms else []
+        return median_of(map(of, passes))
+
+    def added(
+        self, arm: str, of: Callable[[PathFigures], float], less: Callable[[PathFigures], float] | None = None
+    ) -> float:
+        """Returns by how much an arm's figure exceeds the direct arm's (or its figure `less`)."""
+        return self.figure(arm, of) - self.figure(DIRECT, less or of)
+
+
+def counting(rounds: Sequence[Round]) -> list[Round]:
+    """Returns the rounds that were not disturbed; all, where none is left."""
+    return [one for one in rounds if not one.disturbed] or list(rounds)
+
+
+def run_rounds(
+    load: PathLoad, names: Sequence[str], placement: Placement, *, rounds: int, progress: Progress, title: str
+) -> list[Round]:
+    """Measures arms until as many rounds count, or too many did not."""
+    done: list[Round] = []
+    with (
+        kept_awake(placement.system, placement.load) as awake,
+        running_arms([DIRECT, *names], load.engine, placement, progress=progress) as (direct, *others),
+    ):
+        while sum(not one.disturbed for one in done) < rounds and len(done) < rounds + int(rounds * EXTRA_ROUNDS):
+            order = others if len(done) % 2 == 0 else others[::-1]
+            seen = []
+            for arm in (direct, *order, direct):
+                progress(f"{title}, round {len(done) + 1} of {rounds}: {arm.name}")
+                seen.append(asyncio.run(measure(load, arm, awake)))
+            done.append(_round(seen))
+            if done[-1].disturbed:
+                progress(f"{title}: this round does not count, {done[-1].disturbed}")
+    return done
+
+
+def _round(seen: list[PathFigures]) -> Round:
+    first, *arms, last = seen
+    costs = sorted([first.load_us_per_token, last.load_us_per_token])
+    drift = costs[1] / costs[0] - 1
+    busy = max(seen, key=lambda one: one.load_core_busy)
+    disturbed = ""
+    if drift > MOST_DRIFT:
+        disturbed = f"the baseline drifted by {drift:.0%}"
+    elif busy.load_core_busy > MOST_LOAD_CORE:
+        disturbed = f"the load's core was {busy.load_core_busy:.0%} busy ({busy.arm})"
+    return Round([first, last], {one.arm: one for one in arms}, disturbed)
