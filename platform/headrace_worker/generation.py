@@ -299,7 +299,8 @@ class Generation:
                 self._end(StreamState.FINISHED, FinishReason.STOP, stop_reason=stop)
                 break
         if self.guard is not None:
-            self.guard.is_open = True  # it has tokens: its input was found good
+            if history.token_ids:  # its input was found good; without tokens nobody may have said so yet
+                self.guard.is_open = True
             carry = self.guard.replay(texts, history.text)
             if carry is None:
                 raise DivergedError(self.stream_id)

@@ -28,7 +28,7 @@ from headrace_wire.guard_policy import (
 )
 from headrace_wire.intervention_log import decode_intervention
 from headrace_wire.interventions import Intervention, Outcome
-from headrace_wire.messages import Delta, FinishReason, StreamState, StructuredOutput
+from headrace_wire.messages import Delta, FinishReason, Started, StreamState, StructuredOutput
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.worker import Worker
 from tests.support.snapshots import simulated, snapshot
@@ -302,6 +302,21 @@ async def test_a_good_request_gets_all_that_came_while_it_was_judged(desk: Desk,
     answer.check_order()
     assert answer.text == ANSWER
     assert answer.end.timings.guard_time > answer.end.timings.prefill_time, "it was prefilled meanwhile"
+
+
+async def test_a_takeover_before_the_verdict_judges_the_request_too(desk: Desk, run_worker: RunWorker) -> None:
+    """The first owner has written its fence, and goes before anybody said whether the request is good."""
+    rule = JudgeRule(key="j", deployment="judge", question="?", applies_to=Direction.INPUT)
+    guard = await terms(desk, policy(rule, judge_deadline_seconds=WAIT_SECONDS), input_text="Tell me of sluices.")
+    sim, judge = two(ANSWER, "yes")
+    async with run_worker(sim, config=snapshot(1, sim, judge), drain_seconds=0.01):
+        stream_id = await desk.admit(guard=guard, max_tokens=len(ANSWER), seed=1)
+        await desk.read_until(stream_id, lambda entry: isinstance(entry, Started))
+    async with run_worker(judge, config=snapshot(2, sim, judge)), run_worker(sim, config=snapshot(3, sim, judge)):
+        answer = await desk.answer(stream_id)
+    assert (answer.deltas, answer.text) == ([], "")
+    assert answer.end.error is not None
+    assert answer.end.error.code == "content_filter"
 
 
 # ---- the real engine, forced to say it
