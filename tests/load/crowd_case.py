@@ -151,7 +151,7 @@ def table_rows(load: CrowdLoad, measured: Sequence[CrowdRound]) -> list[Row]:
 
 async def run_crowd(load: CrowdLoad, stack: BenchStack) -> CrowdRound:
     """Sends one crowd."""
-    _allow_descriptors(load.clients + load.refusal_rounds * load.late_comers + 1000)
+    allow_descriptors(load.clients + load.refusal_rounds * load.late_comers + 1000)
     gateway = psutil.Process(stack.pids["gateway"])
     idle_bytes = gateway.memory_info().rss
     crowd = await visitors(stack, load.clients, per_second=load.ramp_per_second)
@@ -219,7 +219,7 @@ def _gaps(clients: Iterable[CrowdClient], begin: float, end: float) -> Spread:
     )
 
 
-def _allow_descriptors(wanted: int) -> None:
+def allow_descriptors(wanted: int) -> None:
     """Raises this process's own limit of open files; the gateway does the same for itself.
 
     Raises:

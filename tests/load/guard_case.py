@@ -149,15 +149,20 @@ def _memory_mib(rules: Sequence[BoundRule], tokens: Sequence[str]) -> float:
 
 
 def _rules(case: GuardCase, tokens: Sequence[str]) -> list[BoundRule]:
+    literals = LiteralRule(key="words", words=word_list(case, tokens), action=Action.BLOCK)
+    personal = PersonalDataRule(key="personal", kinds=dict.fromkeys(case.kinds, Action.MASK))
+    return [BoundRule(literals, 0), BoundRule(personal, 0)]
+
+
+def word_list(case: GuardCase, tokens: Sequence[str]) -> tuple[str, ...]:
+    """Return made-up words, some of which begin like words of the text; the same every time."""
     chance = random.Random(case.words)
     vocabulary = sorted({token.strip() for token in tokens if len(token.strip()) >= 4 and token.strip().isalpha()})
     listed: set[str] = set()
     while len(listed) < case.words:
         head = chance.choice(vocabulary)[: chance.randint(2, 5)] if chance.random() < case.alike else ""
         listed.add(head + "".join(chance.choices("bcdfghjklmnpqrstvwxz", k=2) + chance.choices("aeiouxq", k=3)))
-    literals = LiteralRule(key="words", words=tuple(sorted(listed)), action=Action.BLOCK)
-    personal = PersonalDataRule(key="personal", kinds=dict.fromkeys(case.kinds, Action.MASK))
-    return [BoundRule(literals, 0), BoundRule(personal, 0)]
+    return tuple(sorted(listed))
 
 
 def _tokens(count: int) -> list[str]:

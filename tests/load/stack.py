@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
 import psutil
 from redis.asyncio import Redis
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
+from headrace_wire import redis_keys
+from headrace_wire.guard_policy import GuardAttachment, GuardPolicy, encode_policy, policy_digest
 from headrace_wire.snapshot import DeploymentConfig
 from tests.load.placement import Placement, move_process, on_core
 from tests.support.environment import REPOSITORY_ROOT, child_environment
@@ -44,10 +47,12 @@ def running_stack(
     variables: Mapping[str, str] = MappingProxyType({}),
     *,
     workers: int = 1,
+    policies: Mapping[str, GuardPolicy] = MappingProxyType({}),
 ) -> Iterator[BenchStack]:
     """Starts everything for one deployment and waits until it serves; the engine child goes to the load's core.
 
     `variables` are set in the environment of its processes. Of several workers, the first is the one that is measured.
+    `policies` are guardrails by the tenant that they apply to.
     """
     with ExitStack() as cleaning:
         folder = Path(cleaning.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
@@ -65,7 +70,7 @@ def running_stack(
         with on_core(placement.system):
             server = cleaning.enter_context(Process(redis.command(), name="redis"))
             server.wait_for_address(str(redis.socket))
-            asyncio.run(_configure(redis.url, deployment))
+            asyncio.run(_configure(redis.url, deployment, policies))
             serving = ("headrace_worker", "--deployment", deployment.name)
             worker, *others = [_start(cleaning, environ, *serving) for _ in range(workers)]
             gateway = _start(cleaning, environ, "headrace.server", "--host", HOST, "--port", str(port))
@@ -84,6 +89,11 @@ def _start(cleaning: ExitStack, environ: dict[str, str], module: str, *arguments
     return cleaning.enter_context(Process(command, name=module, environ=environ, cwd=REPOSITORY_ROOT))
 
 
-async def _configure(redis_url: str, deployment: DeploymentConfig) -> None:
+async def _configure(redis_url: str, deployment: DeploymentConfig, policies: Mapping[str, GuardPolicy]) -> None:
     async with Redis.from_url(redis_url) as redis:
-        await publish_snapshot(redis, snapshot(1, deployment))
+        attachments = []
+        for tenant_id, policy in policies.items():
+            body = encode_policy(policy)
+            attachments.append(GuardAttachment(digest=policy_digest(body), name=policy.name, tenant_id=tenant_id))
+            await redis.set(redis_keys.guard_policy_key(policy_digest(body)), body)
+        await publish_snapshot(redis, msgspec.structs.replace(snapshot(1, deployment), guardrails=attachments))

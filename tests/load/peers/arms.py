@@ -130,6 +130,7 @@ def _litellm(name: str, direct: Arm, folder: Path) -> Iterator[Arm]:
         *("--host", HOST),
         *("--port", str(port)),
         *("--num_workers", "1"),
+        *("--keepalive_timeout", "75"),  # as long as Headrace keeps an idle connection
     )
     environ = {
         "BENCH_ENDPOINT": f"http://{HOST}:{direct.port}/v1",

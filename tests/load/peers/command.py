@@ -1,45 +1,64 @@
 """`make bench ARGS="--only peers"`: all cases beside the peers, tables, plots."""
 
 import argparse
+import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from tests.load.peers import path_tables
-from tests.load.peers.arms import HEADRACE, LITELLM, LITELLM_BARE, NGINX, nginx_program
+from tests.load.peers import growth, guarded, path_tables, plots, soak
+from tests.load.peers.arms import DIRECT, HEADRACE, LITELLM, LITELLM_BARE, NGINX, nginx_program
+from tests.load.peers.growth import GrowthLoad
+from tests.load.peers.guarded import GuardedLoad
 from tests.load.peers.litellm_environment import Progress, version
 from tests.load.peers.rounds import run_rounds
+from tests.load.peers.soak import SoakLoad
 from tests.load.peers.table import Table
 from tests.load.peers.token_path import PathLoad
 from tests.load.placement import Placement, on_core
 
-CASES = ("path", "fast")
+CASES = ("path", "fast", "growth", "guard", "soak")
 
 
 class PeersLoad(Struct, frozen=True):
     """How much of everything is measured."""
 
     rounds: int = 7
+    other_rounds: int = 4
+    """Of growth; of the guard twice as many."""
     path: PathLoad = PathLoad()
     fast: PathLoad = PathLoad(
-        streams=16, tokens_per_second=330, seconds=5, plain_answers=0, bursts=0, short_streams=0, beside_seconds=0
+        streams=16, tokens_per_second=330, seconds=4, plain_answers=0, bursts=0, short_streams=0, beside_seconds=0
     )
+    growth: GrowthLoad = GrowthLoad()
+    guarded: GuardedLoad = GuardedLoad()
+    soak: SoakLoad = SoakLoad()
     side_arms: bool = True
     """Whether LiteLLM without a key and nginx are measured too."""
 
     @classmethod
     def quick(cls) -> "PeersLoad":
         """Returns the form for a look in between."""
-        return cls(rounds=3, path=PathLoad(seconds=4, plain_answers=50, short_streams=20), side_arms=False)
+        return cls(
+            rounds=2,
+            other_rounds=1,
+            path=PathLoad(seconds=4, plain_answers=50, short_streams=20, bursts=1),
+            growth=GrowthLoad(seconds=5, idle_seconds=3),
+            guarded=GuardedLoad(tokens=1500),
+            soak=SoakLoad(minutes=0.5),
+            side_arms=False,
+        )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds what only this part of the bench knows."""
     group = parser.add_argument_group("beside peers (--only peers)")
-    group.add_argument("--quick", action="store_true", help="3 rounds of the main arms, no soak")
+    group.add_argument("--quick", action="store_true", help="few rounds, fewer arms, half a minute of soak")
     group.add_argument("--without-litellm", action="store_true", help="do not install and measure LiteLLM")
     group.add_argument("--case", choices=CASES, nargs="+", default=list(CASES), help="some cases only")
+    group.add_argument("--soak-minutes", type=float, help="length of the soak (default: 3; 20 judges its growth)")
 
 
 def run(
@@ -47,22 +66,76 @@ def run(
 ) -> list[Table]:
     """Runs the cases; puts all figures into `content`. `rounds` takes the place of the form's own number."""
     load = PeersLoad.quick() if options.quick else PeersLoad()
-    load = msgspec.structs.replace(load, rounds=rounds or load.rounds)
+    load = msgspec.structs.replace(
+        load,
+        rounds=rounds or load.rounds,
+        other_rounds=rounds or load.other_rounds,
+        soak=msgspec.structs.replace(load.soak, minutes=options.soak_minutes or load.soak.minutes),
+    )
     main = [HEADRACE] if options.without_litellm else [HEADRACE, LITELLM]
     side = [LITELLM_BARE] if not options.without_litellm else []
     side += [NGINX] if nginx_program() else []
-    names = main + (side if load.side_arms else [])
-    peers = content["peers"] = {"load": load, "arms": names, "litellm": version()}
-    tables = []
+    peers = content["peers"] = {"load": load, "litellm": version()}
+    cases = _Cases(load, main + (side if load.side_arms else []), placement, peers, options.output, progress)
     with on_core(placement.load):
-        if "path" in options.case:
-            seen = run_rounds(load.path, names, placement, rounds=load.rounds, progress=progress, title="token path")
-            peers["path"] = seen
-            tables.append(path_tables.path_table(load.path, names, seen))
-        if "fast" in options.case:
-            fast = [name for name in names if name != LITELLM_BARE]
-            seen = run_rounds(load.fast, fast, placement, rounds=load.rounds, progress=progress, title="fast streams")
-            peers["fast"] = seen
-            tables.append(path_tables.fast_table(load.fast, fast, seen))
-    peers["tables"] = tables
+        peers["tables"] = tables = [getattr(cases, name)() for name in CASES if name in options.case]
     return tables
+
+
+class _Cases:
+    """Each case by its name: measures, keeps the figures, draws."""
+
+    def __init__(
+        self,
+        load: PeersLoad,
+        arms: list[str],
+        placement: Placement,
+        figures: dict[str, Any],
+        folder: Path,
+        progress: Progress,
+    ) -> None:
+        self._load = load
+        self._arms = arms
+        self._placement = placement
+        self._figures = figures
+        self._folder = folder
+        self._progress = progress
+
+    def path(self) -> Table:
+        load, arms = self._load.path, self._arms
+        seen = self._figures["path"] = run_rounds(
+            load, arms, self._placement, rounds=self._load.rounds, progress=self._progress, title="token path"
+        )
+        plots.draw_path([name for name in arms if name != DIRECT], seen, self._file("path"))
+        return path_tables.path_table(load, arms, seen)
+
+    def fast(self) -> Table:
+        load, arms = self._load.fast, [name for name in self._arms if name != LITELLM_BARE]
+        seen = self._figures["fast"] = run_rounds(
+            load, arms, self._placement, rounds=self._load.rounds, progress=self._progress, title="fast streams"
+        )
+        plots.draw_speed(arms, seen, self._file("fast"))
+        return path_tables.fast_table(load, arms, seen)
+
+    def growth(self) -> Table:
+        rounds, load = self._load.other_rounds, self._load.growth
+        seen = growth.run_rounds(load, self._placement, rounds=rounds, progress=self._progress)
+        self._figures["growth"] = seen
+        return growth.growth_table(load, seen)
+
+    def guard(self) -> Table:
+        rounds, load = 2 * self._load.other_rounds, self._load.guarded
+        seen = guarded.run_rounds(load, self._placement, rounds=rounds, progress=self._progress)
+        self._figures["guard"] = seen
+        return guarded.guarded_table(load, seen)
+
+    def soak(self) -> Table:
+        seen = self._figures["soak"] = soak.run_soak(self._load.soak, self._placement, progress=self._progress)
+        plots.draw_soak(seen, self._file("soak"))
+        return soak.soak_table(self._load.soak, seen)
+
+    def _file(self, name: str) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{name}.png"
+        self._progress(f"plot: {path}")
+        return path

@@ -12,8 +12,10 @@ from tests.load.peers.token_path import PathFigures, PathLoad, measure
 from tests.load.placement import Placement, kept_awake
 
 MOST_DRIFT = 0.2
-"""Between the direct arm's two passes of a round: what a token costs the load's core."""
+"""Between the direct arm's two passes of a round: what a token costs the load's core, and how long a plain answer takes."""
 MOST_LOAD_CORE = 0.8
+MOST_OTHERS = 0.25
+"""Cores that other processes of the machine use."""
 EXTRA_ROUNDS = 0.5
 """How many more rounds may be made in place of disturbed ones, for each that is wanted."""
 
@@ -66,14 +68,21 @@ def run_rounds(
     return done
 
 
+def _apart(one: float, other: float) -> float:
+    return max(one, other) / min(one, other) - 1
+
+
 def _round(seen: list[PathFigures]) -> Round:
     first, *arms, last = seen
-    costs = sorted([first.load_us_per_token, last.load_us_per_token])
-    drift = costs[1] / costs[0] - 1
+    costs = _apart(first.load_us_per_token, last.load_us_per_token)
+    drift = max(costs, _apart(first.plain.p50, last.plain.p50)) if first.plain.count else costs
     busy = max(seen, key=lambda one: one.load_core_busy)
+    beside = max(seen, key=lambda one: one.others_busy)
     disturbed = ""
     if drift > MOST_DRIFT:
         disturbed = f"the baseline drifted by {drift:.0%}"
     elif busy.load_core_busy > MOST_LOAD_CORE:
         disturbed = f"the load's core was {busy.load_core_busy:.0%} busy ({busy.arm})"
+    elif beside.others_busy > MOST_OTHERS:
+        disturbed = f"other processes used {beside.others_busy:.1f} cores ({beside.arm})"
     return Round([first, last], {one.arm: one for one in arms}, disturbed)

@@ -15,14 +15,16 @@ class Line(Struct, frozen=True):
     label: str
     columns: Sequence[Sequence[float]]
     judged: Sequence[float] = ()
-    """What the target speaks of, round by round; the first column where it is empty and there is a target."""
+    """What the target speaks of, round by round; where it is empty, `judged_column`."""
     at_most: float | None = None
     at_least: float | None = None
+    judged_column: int = 0
+    """The column that the target speaks of where nothing is `judged`."""
 
     @property
     def value(self) -> float:
         """What is judged."""
-        return median(self.judged or self.columns[0])
+        return median(self.judged or self.columns[self.judged_column])
 
     @property
     def verdict(self) -> str:
