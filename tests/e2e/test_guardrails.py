@@ -256,6 +256,13 @@ def test_an_earlier_message_that_would_be_blocked_today_is_left_out(guarded: Gua
     assert guarded.plain("refused", messages=messages).json()["choices"][0]["finish_reason"] == "content_filter"
 
 
+def test_a_request_that_ends_with_an_answer_to_go_on_with_is_judged_too(guarded: Guarded) -> None:
+    begun = [{"role": "user", "content": SECRET}, {"role": "assistant", "content": "Sure: "}]
+    assert guarded.plain("refused", messages=begun).json()["error"]["code"] == "content_filter"
+    begun = [*ASK, {"role": "assistant", "content": f"Sure, {SECRET}"}]
+    assert guarded.plain("refused", messages=begun).json()["error"]["code"] == "content_filter"
+
+
 # ---- no route without a guard
 
 

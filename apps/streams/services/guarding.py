@@ -124,6 +124,9 @@ def _judge(scanner: Scanner, conversation: Sequence[ChatTurn]) -> _Judged:
 
 
 def _fresh_from(conversation: Sequence[ChatTurn]) -> int:
-    """Return the index of the first message after the last answer."""
-    answers = [index for index, turn in enumerate(conversation) if turn.role == "assistant"]
+    """Return the index of the first message after the last answer; one that nothing follows is part of the request."""
+    end = len(conversation)
+    while end and conversation[end - 1].role == "assistant":
+        end -= 1
+    answers = [index for index, turn in enumerate(conversation[:end]) if turn.role == "assistant"]
     return answers[-1] + 1 if answers else 0
