@@ -16,7 +16,7 @@ import psutil
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from tests.load.peers.endpoint import HOST, LISTENING
-from tests.load.peers.litellm_environment import PROGRAM, Progress, ensure_litellm
+from tests.load.peers.environments import LITELLM_ENVIRONMENT, Progress
 from tests.load.placement import Placement, on_core
 from tests.load.stack import running_stack
 from tests.support.environment import REPOSITORY_ROOT, child_environment
@@ -77,7 +77,7 @@ def running_arms(
 ) -> Iterator[list[Arm]]:
     """Starts the arms of these names, all before an engine of the same pace, and those that can be are paused."""
     if {LITELLM, LITELLM_BARE} & set(names):
-        ensure_litellm(progress=progress)
+        LITELLM_ENVIRONMENT.ensure(progress=progress)
     with ExitStack() as cleaning:
         direct = cleaning.enter_context(_endpoint(engine, placement))
         arms = []
@@ -125,7 +125,7 @@ def _litellm(name: str, direct: Arm, folder: Path) -> Iterator[Arm]:
     port = free_port()
     config = "litellm_bare.yaml" if name == LITELLM_BARE else "litellm_keys.yaml"
     command = (
-        PROGRAM,
+        LITELLM_ENVIRONMENT.program,
         *("--config", Path(__file__).with_name(config)),
         *("--host", HOST),
         *("--port", str(port)),

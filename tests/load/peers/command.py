@@ -2,24 +2,27 @@
 
 import argparse
 import datetime as dt
+import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from tests.load.peers import growth, guarded, path_tables, plots, soak
+from tests.load.peers import growth, guarded, path_tables, plots, slo, soak
 from tests.load.peers.arms import DIRECT, HEADRACE, LITELLM, LITELLM_BARE, NGINX, nginx_program
+from tests.load.peers.environments import LITELLM_ENVIRONMENT, Progress
 from tests.load.peers.growth import GrowthLoad
 from tests.load.peers.guarded import GuardedLoad
-from tests.load.peers.litellm_environment import Progress, version
 from tests.load.peers.rounds import run_rounds
+from tests.load.peers.slo import SloLoad
 from tests.load.peers.soak import SoakLoad
 from tests.load.peers.table import Table
 from tests.load.peers.token_path import PathLoad
 from tests.load.placement import Placement, on_core
+from tests.load.report import machine
 
-CASES = ("path", "fast", "growth", "guard", "soak")
+CASES = ("path", "fast", "growth", "guard", "soak", "slo")
 
 
 class PeersLoad(Struct, frozen=True):
@@ -35,6 +38,7 @@ class PeersLoad(Struct, frozen=True):
     growth: GrowthLoad = GrowthLoad()
     guarded: GuardedLoad = GuardedLoad()
     soak: SoakLoad = SoakLoad()
+    slo: SloLoad = SloLoad()
     side_arms: bool = True
     """Whether LiteLLM without a key and nginx are measured too."""
 
@@ -48,6 +52,7 @@ class PeersLoad(Struct, frozen=True):
             growth=GrowthLoad(seconds=5, idle_seconds=3),
             guarded=GuardedLoad(tokens=1500),
             soak=SoakLoad(minutes=0.5),
+            slo=SloLoad(seconds=20, short_seconds=5),
             side_arms=False,
         )
 
@@ -75,10 +80,10 @@ def run(
     main = [HEADRACE] if options.without_litellm else [HEADRACE, LITELLM]
     side = [LITELLM_BARE] if not options.without_litellm else []
     side += [NGINX] if nginx_program() else []
-    peers = content["peers"] = {"load": load, "litellm": version()}
+    peers = content["peers"] = {"load": load, "litellm": LITELLM_ENVIRONMENT.version}
     cases = _Cases(load, main + (side if load.side_arms else []), placement, peers, options.output, progress)
     with on_core(placement.load):
-        peers["tables"] = tables = [getattr(cases, name)() for name in CASES if name in options.case]
+        peers["tables"] = tables = [table for name in CASES if name in options.case for table in getattr(cases, name)()]
     return tables
 
 
@@ -101,38 +106,42 @@ class _Cases:
         self._folder = folder
         self._progress = progress
 
-    def path(self) -> Table:
+    def path(self) -> list[Table]:
         load, arms = self._load.path, self._arms
         seen = self._figures["path"] = run_rounds(
             load, arms, self._placement, rounds=self._load.rounds, progress=self._progress, title="token path"
         )
         plots.draw_path([name for name in arms if name != DIRECT], seen, self._file("path"))
-        return path_tables.path_table(load, arms, seen)
+        return [path_tables.path_table(load, arms, seen)]
 
-    def fast(self) -> Table:
+    def fast(self) -> list[Table]:
         load, arms = self._load.fast, [name for name in self._arms if name != LITELLM_BARE]
         seen = self._figures["fast"] = run_rounds(
             load, arms, self._placement, rounds=self._load.rounds, progress=self._progress, title="fast streams"
         )
         plots.draw_speed(arms, seen, self._file("fast"))
-        return path_tables.fast_table(load, arms, seen)
+        return [path_tables.fast_table(load, arms, seen)]
 
-    def growth(self) -> Table:
+    def growth(self) -> list[Table]:
         rounds, load = self._load.other_rounds, self._load.growth
         seen = growth.run_rounds(load, self._placement, rounds=rounds, progress=self._progress)
         self._figures["growth"] = seen
-        return growth.growth_table(load, seen)
+        return [growth.growth_table(load, seen)]
 
-    def guard(self) -> Table:
+    def guard(self) -> list[Table]:
         rounds, load = 2 * self._load.other_rounds, self._load.guarded
         seen = guarded.run_rounds(load, self._placement, rounds=rounds, progress=self._progress)
         self._figures["guard"] = seen
-        return guarded.guarded_table(load, seen)
+        return [guarded.guarded_table(load, seen)]
 
-    def soak(self) -> Table:
+    def soak(self) -> list[Table]:
         seen = self._figures["soak"] = soak.run_soak(self._load.soak, self._placement, progress=self._progress)
         plots.draw_soak(seen, self._file("soak"))
-        return soak.soak_table(self._load.soak, seen)
+        return [soak.soak_table(self._load.soak, seen)]
+
+    def slo(self) -> list[Table]:
+        seen = self._figures["slo"] = slo.run_slo(self._load.slo, self._placement, progress=self._progress)
+        return slo.slo_tables(self._load.slo, seen, f"{os.cpu_count()} cores of {machine()['cpu']}")
 
     def _file(self, name: str) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from tests.load.crowd_case import allow_descriptors
 from tests.load.measurements import Processes
 from tests.load.peers.arms import HEADRACE, Arm, deployment
-from tests.load.peers.litellm_environment import Progress
+from tests.load.peers.environments import Progress
 from tests.load.peers.table import Line, Table
 from tests.load.peers.token_path import connections, start_all
 from tests.load.placement import Placement, kept_awake

@@ -10,7 +10,7 @@ from headrace_wire.guard_policy import Action, GuardPolicy, LiteralRule, Persona
 from tests.load.guard_case import NUMBERS, GuardCase, word_list
 from tests.load.measurements import Processes
 from tests.load.peers.arms import HEADRACE, Arm, deployment
-from tests.load.peers.litellm_environment import Progress
+from tests.load.peers.environments import Progress
 from tests.load.peers.table import Line, Table, ratio
 from tests.load.peers.token_path import connections
 from tests.load.placement import Placement, kept_awake

@@ -7,12 +7,12 @@ from msgspec import Struct
 
 from tests.load.measurements import median_of
 from tests.load.peers.arms import DIRECT, running_arms
-from tests.load.peers.litellm_environment import Progress
+from tests.load.peers.environments import Progress
 from tests.load.peers.token_path import PathFigures, PathLoad, measure
 from tests.load.placement import Placement, kept_awake
 
 MOST_DRIFT = 0.2
-"""Between the direct arm's two passes of a round: what a token costs the load's core, and how long a plain answer takes."""
+"""Between the direct arm's two passes of a round: what a token costs the load's core, what a plain answer takes."""
 MOST_LOAD_CORE = 0.8
 MOST_OTHERS = 0.25
 """Cores that other processes of the machine use."""

@@ -18,7 +18,7 @@ from tests.load.clients import AnswerFailedError, StreamClient, sse_client, webs
 from tests.load.measurements import Processes
 from tests.load.peers.arms import MODEL, deployment
 from tests.load.peers.endpoint import HOST
-from tests.load.peers.litellm_environment import Progress
+from tests.load.peers.environments import Progress
 from tests.load.peers.table import Line, Table
 from tests.load.placement import Placement
 from tests.load.stack import BenchStack, running_stack
