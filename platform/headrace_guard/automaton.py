@@ -8,7 +8,7 @@ that an assertion guards becomes certain with the next character (`Found.before`
 from msgspec import Struct
 
 from headrace_guard.nfa import Accept, Check, Consume, Nfa, Words
-from headrace_guard.normalisation import EDGE
+from headrace_guard.normalisation import EDGE, JOINED
 
 MOST_KEPT = 100_000
 """Places of states and steps between them, some 100 bytes each; then all are forgotten, and made as texts need them."""
@@ -174,8 +174,7 @@ class Automaton:
 
     def _whole_word(self, item: tuple[int, int], inside: int) -> list[Accept]:
         node = self.nfa.nodes[item[0]]
-        is_inside = inside & 1
-        if not isinstance(node, Words) or is_inside:
+        if not isinstance(node, Words) or inside & JOINED:
             return []
         return [Accept(node.target, node.words.original(item[1]))]
 

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from headrace_guard.literals import WordList
-from headrace_guard.normalisation import EDGE, NEWLINE, WORD, is_letter, is_word
+from headrace_guard.normalisation import EDGE, JOINED, NEWLINE, WORD, is_letter, is_word
 
 CATEGORIES = {"digit": str.isdigit, "space": str.isspace, "word": is_letter}
 
@@ -76,7 +76,7 @@ class Check(Struct, frozen=True):
             case Assertion.NO_BOUNDARY:
                 return (before ^ after) & WORD == 0
             case Assertion.NOT_INSIDE_WORD:
-                return before & after & WORD == 0
+                return before & after & JOINED == 0
             case Assertion.LINE_START:
                 return before & (NEWLINE | EDGE) != 0
             case Assertion.LINE_END:
@@ -141,11 +141,13 @@ class Nfa:
 
     def context_bit(self, characters: CharSet) -> int:
         """Return the bit of `contexts` that says that a character is one of these."""
-        return self._context_sets.setdefault(characters, 8 << len(self._context_sets))
+        return self._context_sets.setdefault(characters, 2 * JOINED << len(self._context_sets))
 
     def contexts(self, character: str) -> int:
         """Return all that assertions ask about a character."""
-        bits = (WORD if is_word(character) else 0) | (NEWLINE if character == "\n" else 0)
+        bits = NEWLINE if character == "\n" else 0
+        if is_word(character):
+            bits |= WORD if character == "_" else WORD | JOINED
         for characters, bit in self._context_sets.items():
             if character in characters:
                 bits |= bit

@@ -19,6 +19,8 @@ WORD = 1
 NEWLINE = 2
 EDGE = 4
 """Context of no character: before the first one and after the last."""
+JOINED = 8
+"""Context of a character beside which no listed word ends: like WORD, without `_`, which may be Markdown's emphasis."""
 
 ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": " ", "f": " ", "n": "\n", "r": " ", "t": " "}
 """JSON's one-character escapes, folded. `u` is the other one."""
@@ -31,9 +33,9 @@ _NAMED = re.compile(
 )
 # Marks that are put on Latin, Greek and Cyrillic letters. Those of other scripts tell words apart and stay.
 _ACCENTS = ((0x0300, 0x036F), (0x0483, 0x0489), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE20, 0xFE2F))
-# Variation selectors, and letters that show nothing (fillers of Hangul and Khmer).
-_INVISIBLE = ((0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x3164, 0x3164), (0xFE00, 0xFE0F),
-              (0xFFA0, 0xFFA0), (0xE0100, 0xE01EF))  # fmt: skip
+# Variation selectors, letters that show nothing (fillers of Hangul and Khmer), and what Unicode keeps for more of these.
+_INVISIBLE = ((0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2065, 0x2065), (0x3164, 0x3164),
+              (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0xE0000, 0xE0FFF))  # fmt: skip
 _SKIN_TONES = (0x1F3FB, 0x1F3FF)
 # Scripts that are written without spaces, or (Hangul) with particles: words are not told apart by their neighbours.
 _UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1100, 0x11FF), (0x1780, 0x17FF), (0x2E80, 0x31FF), (0x3400, 0x9FFF),

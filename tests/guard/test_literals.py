@@ -60,6 +60,7 @@ def test_what_is_another_word_passes(text: str) -> None:
 @pytest.mark.parametrize(
     ("listed", "text", "masked"),
     [
+        (("bad", "evil plan"), "_bad_ __evil plan__ so_bad", "_#_ __#__ so_#"),
         (("c++",), "c++ and c++11 and xc++ C++", "# and #11 and xc++ #"),
         (("bad", "bad apple"), "bad bad apple bad", "# # #"),
         (("秘密",), "这是秘密吗", "这是#吗"),

@@ -18,6 +18,7 @@ from headrace_guard.normalisation import extends, fold, fold_escaped, is_word
         ("Crème Brûlée, naïve, Ångström, Łódź, Ørsted, đ ħ ŧ", "Creme Brulee, naive, Angstrom, Lodz, Orsted, d h t"),
         ("cre\u0301me e\u0301\u0323\u0336", "creme e"),
         ("z\u200be\u200cr\u200do\u2060 w\ufeffi\u00add\u034ft\u180eh\U000e0041", "zero width"),
+        ("r\u2065es\ufff0er\U000e0000v\U000e0080ed\U000e0fff", "reserved"),
         ("em\ufe0foji ❤\ufe0f", "emoji ❤"),
         ("\u202ertl\u202c \x00\x07nul", "rtl nul"),
         ("раураl СОРЕ", "paypal COPE"),
