@@ -33,7 +33,7 @@ _NAMED = re.compile(
 )
 # Marks that are put on Latin, Greek and Cyrillic letters. Those of other scripts tell words apart and stay.
 _ACCENTS = ((0x0300, 0x036F), (0x0483, 0x0489), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE20, 0xFE2F))
-# Variation selectors, letters that show nothing (fillers of Hangul and Khmer), and what Unicode keeps for more of these.
+# Variation selectors, letters that show nothing (fillers of Hangul and Khmer), what Unicode keeps for more of these.
 _INVISIBLE = ((0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2065, 0x2065), (0x3164, 0x3164),
               (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0xE0000, 0xE0FFF))  # fmt: skip
 _SKIN_TONES = (0x1F3FB, 0x1F3FF)
