@@ -89,7 +89,7 @@ def run_rounds(load: VllmLoad, *, rounds: int, progress: Progress) -> list[VllmM
             with _running(system, load) as (port, key):
                 for concurrency in load.concurrencies:
                     progress(f"{load.name}, round {number} of {rounds}: {system}, concurrency {concurrency}")
-                    done.append(_measure(load, system, port, key, concurrency=concurrency, seed=number))
+                    done.append(measure(load, system, port, key, concurrency=concurrency, seed=number))
     return done
 
 
@@ -155,7 +155,12 @@ def _has_gpu() -> bool:
     return os.path.exists("/dev/nvidiactl")  # noqa: PTH110  importing torch to ask it takes seconds
 
 
-def _measure(load: VllmLoad, system: str, port: int, key: str, *, concurrency: int, seed: int) -> VllmMeasurement:
+def measure(load: VllmLoad, system: str, port: int, key: str, *, concurrency: int, seed: int) -> VllmMeasurement:
+    """Runs `vllm bench serve` once.
+
+    Raises:
+        BenchFailedError: It failed, or one of its requests.
+    """
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         command = _bench_command(load, port, Path(folder), concurrency=concurrency, seed=seed)
         environ = child_environment(OPENAI_API_KEY=key, HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="WARNING")

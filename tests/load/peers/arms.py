@@ -75,15 +75,15 @@ def deployment(*, streams: int, ttft_ms: float, tokens_per_second: float) -> Dep
 def running_arms(
     names: Sequence[str], engine: DeploymentConfig, placement: Placement, *, progress: Progress
 ) -> Iterator[list[Arm]]:
-    """Starts the arms of these names, all before an engine of the same pace, and those that can be are paused."""
+    """Starts the direct arm and those of these names, all before engines of one pace; those that can be are paused."""
     if {LITELLM, LITELLM_BARE} & set(names):
         LITELLM_ENVIRONMENT.ensure(progress=progress)
     with ExitStack() as cleaning:
         direct = cleaning.enter_context(_endpoint(engine, placement))
-        arms = []
+        arms = [direct]
         for name in names:
             progress(f"starting {name}")
-            arms.append(direct if name == DIRECT else cleaning.enter_context(_running(name, engine, direct, placement)))
+            arms.append(cleaning.enter_context(_running(name, engine, direct, placement)))
         for arm in arms:
             arm.pause()
             cleaning.callback(arm.go_on)  # a process that is stopped does not hear that it shall end

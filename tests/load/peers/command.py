@@ -3,14 +3,16 @@
 import argparse
 import datetime as dt
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from tests.load.peers import growth, guarded, path_tables, plots, slo, soak
-from tests.load.peers.arms import DIRECT, HEADRACE, LITELLM, LITELLM_BARE, NGINX, nginx_program
+from tests.load.peers import client_check, growth, guarded, path_tables, plots, slo, soak
+from tests.load.peers.arms import HEADRACE, LITELLM, LITELLM_BARE, NGINX, nginx_program
+from tests.load.peers.client_check import ClientLoad
 from tests.load.peers.environments import LITELLM_ENVIRONMENT, Progress
 from tests.load.peers.growth import GrowthLoad
 from tests.load.peers.guarded import GuardedLoad
@@ -22,14 +24,14 @@ from tests.load.peers.token_path import PathLoad
 from tests.load.placement import Placement, on_core
 from tests.load.report import machine
 
-CASES = ("path", "fast", "growth", "guard", "soak", "slo")
+CASES = ("path", "fast", "growth", "guard", "soak", "slo", "client")
 
 
 class PeersLoad(Struct, frozen=True):
     """How much of everything is measured."""
 
     rounds: int = 7
-    other_rounds: int = 4
+    other_rounds: int = 3
     """Of growth; of the guard twice as many."""
     path: PathLoad = PathLoad()
     fast: PathLoad = PathLoad(
@@ -39,6 +41,7 @@ class PeersLoad(Struct, frozen=True):
     guarded: GuardedLoad = GuardedLoad()
     soak: SoakLoad = SoakLoad()
     slo: SloLoad = SloLoad()
+    client: ClientLoad = ClientLoad()
     side_arms: bool = True
     """Whether LiteLLM without a key and nginx are measured too."""
 
@@ -84,7 +87,15 @@ def run(
     cases = _Cases(load, main + (side if load.side_arms else []), placement, peers, options.output, progress)
     with on_core(placement.load):
         peers["tables"] = tables = [table for name in CASES if name in options.case for table in getattr(cases, name)()]
+    progress(f"tables for the documentation: {_write_markdown(tables, options.output)}")
     return tables
+
+
+def _write_markdown(tables: Sequence[Table], folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-peers.md"
+    path.write_text("\n\n".join(table.markdown() for table in tables) + "\n", "utf-8")
+    return path
 
 
 class _Cases:
@@ -111,11 +122,11 @@ class _Cases:
         seen = self._figures["path"] = run_rounds(
             load, arms, self._placement, rounds=self._load.rounds, progress=self._progress, title="token path"
         )
-        plots.draw_path([name for name in arms if name != DIRECT], seen, self._file("path"))
+        plots.draw_path(arms, seen, self._file("path"))
         return [path_tables.path_table(load, arms, seen)]
 
     def fast(self) -> list[Table]:
-        load, arms = self._load.fast, [name for name in self._arms if name != LITELLM_BARE]
+        load, arms = self._load.fast, [HEADRACE]
         seen = self._figures["fast"] = run_rounds(
             load, arms, self._placement, rounds=self._load.rounds, progress=self._progress, title="fast streams"
         )
@@ -142,6 +153,12 @@ class _Cases:
     def slo(self) -> list[Table]:
         seen = self._figures["slo"] = slo.run_slo(self._load.slo, self._placement, progress=self._progress)
         return slo.slo_tables(self._load.slo, seen, f"{os.cpu_count()} cores of {machine()['cpu']}")
+
+    def client(self) -> list[Table]:
+        rounds, load = self._load.other_rounds, self._load.client
+        seen = client_check.run_check(load, self._placement, rounds=rounds, progress=self._progress)
+        self._figures["client"] = seen
+        return [client_check.check_table(load, seen)]
 
     def _file(self, name: str) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)

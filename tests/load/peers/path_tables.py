@@ -40,7 +40,7 @@ def path_table(load: PathLoad, arms: Sequence[str], rounds: Sequence[Round]) -> 
         rows.times("load core busy, share", lambda one: one.load_core_busy),
         rows.times("others busy, cores", lambda one: one.others_busy),
     ]
-    return Table(f"Token path, {_load(load)}; {told(rounds)}", rows.arms, lines)
+    return Table(f"Token path, {_load(load)}; {told(rounds)}", rows.arms, lines, _is_disturbed(rounds))
 
 
 def fast_table(load: PathLoad, arms: Sequence[str], rounds: Sequence[Round]) -> Table:
@@ -56,15 +56,19 @@ def fast_table(load: PathLoad, arms: Sequence[str], rounds: Sequence[Round]) -> 
         rows.cost("system CPU, us per token", lambda one: one.system_us_per_token, None),
         rows.times("load core busy, share", lambda one: one.load_core_busy),
     ]
-    return Table(f"Fast streams, {_load(load)}; {told(rounds)}", rows.arms, lines)
+    return Table(f"Fast streams, {_load(load)}; {told(rounds)}", rows.arms, lines, _is_disturbed(rounds))
 
 
 def told(rounds: Sequence[Round]) -> str:
     """Says how many rounds there were and whether they count."""
     disturbed = sum(bool(one.disturbed) for one in rounds)
-    if disturbed == len(rounds):
+    if _is_disturbed(rounds):
         return f"ALL {len(rounds)} ROUNDS WERE DISTURBED: figures of a machine that does other work"
     return f"median [quartiles] of {len(rounds) - disturbed} rounds, {disturbed} disturbed ones left out"
+
+
+def _is_disturbed(rounds: Sequence[Round]) -> bool:
+    return all(one.disturbed for one in rounds)
 
 
 class _Rows:

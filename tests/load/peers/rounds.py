@@ -54,7 +54,7 @@ def run_rounds(
     done: list[Round] = []
     with (
         kept_awake(placement.system, placement.load) as awake,
-        running_arms([DIRECT, *names], load.engine, placement, progress=progress) as (direct, *others),
+        running_arms(names, load.engine, placement, progress=progress) as (direct, *others),
     ):
         while sum(not one.disturbed for one in done) < rounds and len(done) < rounds + int(rounds * EXTRA_ROUNDS):
             order = others if len(done) % 2 == 0 else others[::-1]

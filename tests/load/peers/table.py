@@ -51,10 +51,12 @@ class Table(Struct, frozen=True):
     title: str
     columns: Sequence[str]
     lines: Sequence[Line]
+    is_disturbed: bool = False
+    """Whether no round counts: then it has figures, and no verdict."""
 
     def render(self) -> str:
         """Returns it in plain text: medians, and in brackets the quartiles of the rounds."""
-        rows = [["", *self.columns, "judged", "target", ""], *[line.cells() for line in self.lines]]
+        rows = [["", *self.columns, "judged", "target", ""], *map(self._cells, self.lines)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         body = [
             "  ".join([row[0].ljust(widths[0]), *[cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]])
@@ -64,9 +66,13 @@ class Table(Struct, frozen=True):
 
     def markdown(self) -> str:
         """Returns it as the documentation has it."""
-        rows = [["", *self.columns, "judged", "target", "verdict"], *[line.cells() for line in self.lines]]
+        rows = [["", *self.columns, "judged", "target", "verdict"], *map(self._cells, self.lines)]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n".join([f"**{self.title}**", "", lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+    def _cells(self, line: Line) -> list[str]:
+        *cells, verdict = line.cells()
+        return [*cells, UNKNOWN if verdict and self.is_disturbed else verdict]
 
 
 def median(values: Sequence[float]) -> float:

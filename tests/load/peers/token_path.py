@@ -166,7 +166,7 @@ class _Pass:
             ttft_beside=Spread.of_seconds(beside),
             gap=Spread.of_seconds(gap for answer in answers for gap in answer.gaps(begin, end)),
             gap_whole=none,
-            tpot_ms=percentile(map(_tpot_ms, answers), 0.5),
+            tpot_ms=percentile(map(tpot_ms, answers), 0.5),
             tokens=tokens,
             tokens_per_second=tokens / (end - begin),
             us_per_token=_per_token(system, tokens),
@@ -228,5 +228,6 @@ def _per_token(cpu_seconds: dict[str, float], tokens: int) -> dict[str, float]:
     return {name: used / tokens * 1e6 if tokens else math.nan for name, used in cpu_seconds.items()}
 
 
-def _tpot_ms(answer: SeenAnswer) -> float:
+def tpot_ms(answer: SeenAnswer) -> float:
+    """Returns the time between two tokens of an answer, on average."""
     return (answer.arrivals[-1] - answer.arrivals[0]) / max(1, sum(answer.tokens) - 1) * 1000
