@@ -52,15 +52,16 @@ def run_rounds(
 ) -> list[Round]:
     """Measures arms until as many rounds count, or too many did not."""
     done: list[Round] = []
+    most = int(rounds * (1 + EXTRA_ROUNDS))
     with (
         kept_awake(placement.system, placement.load) as awake,
         running_arms(names, load.engine, placement, progress=progress) as (direct, *others),
     ):
-        while sum(not one.disturbed for one in done) < rounds and len(done) < rounds + int(rounds * EXTRA_ROUNDS):
+        while (count := sum(not one.disturbed for one in done)) < rounds and len(done) < most:
             order = others if len(done) % 2 == 0 else others[::-1]
             seen = []
             for arm in (direct, *order, direct):
-                progress(f"{title}, round {len(done) + 1} of {rounds}: {arm.name}")
+                progress(f"{title}, round {len(done) + 1}, {count} of {rounds} count so far: {arm.name}")
                 seen.append(asyncio.run(measure(load, arm, awake)))
             done.append(_round(seen))
             if done[-1].disturbed:
