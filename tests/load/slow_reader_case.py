@@ -225,7 +225,8 @@ class _Round:
                 group.create_task(self._ask_in_full(self._long_prompt(KV_TOKENS // 3)))
 
     async def _ask_in_full(self, prompt: str) -> None:
-        async with self._asked(8, prompt) as stream:
+        # So many that the three run at the same time, also where they come one after another; within the window.
+        async with self._asked(WINDOW // 2, prompt) as stream:
             while await stream.next_delta():
                 pass
 

@@ -24,7 +24,8 @@ from tests.load.peers.token_path import PathLoad
 from tests.load.placement import Placement, on_core
 from tests.load.report import machine
 
-CASES = ("path", "fast", "growth", "guard", "soak", "slo", "client")
+QUICK_CASES = ("path", "fast", "growth", "guard", "soak", "slo")
+CASES = (*QUICK_CASES, "client")
 
 
 class PeersLoad(Struct, frozen=True):
@@ -63,9 +64,9 @@ class PeersLoad(Struct, frozen=True):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds what only this part of the bench knows."""
     group = parser.add_argument_group("beside peers (--only peers)")
-    group.add_argument("--quick", action="store_true", help="few rounds, fewer arms, half a minute of soak")
+    group.add_argument("--quick", action="store_true", help="few rounds, fewer arms, half a minute of soak, no vLLM")
     group.add_argument("--without-litellm", action="store_true", help="do not install and measure LiteLLM")
-    group.add_argument("--case", choices=CASES, nargs="+", default=list(CASES), help="some cases only")
+    group.add_argument("--case", choices=CASES, nargs="+", help="some cases only")
     group.add_argument("--soak-minutes", type=float, help="length of the soak (default: 3; 20 judges its growth)")
 
 
@@ -85,8 +86,9 @@ def run(
     side += [NGINX] if nginx_program() else []
     peers = content["peers"] = {"load": load, "litellm": LITELLM_ENVIRONMENT.version}
     cases = _Cases(load, main + (side if load.side_arms else []), placement, peers, options.output, progress)
+    wanted = options.case or (QUICK_CASES if options.quick else CASES)
     with on_core(placement.load):
-        peers["tables"] = tables = [table for name in CASES if name in options.case for table in getattr(cases, name)()]
+        peers["tables"] = tables = [table for name in CASES if name in wanted for table in getattr(cases, name)()]
     progress(f"tables for the documentation: {_write_markdown(tables, options.output)}")
     return tables
 
