@@ -13,8 +13,8 @@ from apps.chat.models import Conversation, Message
 from apps.guardrails.bench_sources import StoredAnswer
 from apps.tenants.enums import ExcerptRetention
 from apps.tenants.models import Membership, Tenant
-from headrace_wire.errors import InvalidRequestError
-from headrace_wire.messages import ChatTurn
+from headrace_wire.errors import ContentFilterError, InvalidRequestError
+from headrace_wire.messages import ChatTurn, FinishReason
 
 CONVERSATION_PAGE = 30
 MESSAGE_PAGE = 50
@@ -137,13 +137,26 @@ def prompt_build(*, answer: Message) -> list[ChatTurn]:
     """Returns the conversation as the model is to see it before it writes `answer`.
 
     Chat templates want user and assistant in turns: an answer of which nothing came is left out, and the questions on
-    both sides of it become one.
+    both sides of it become one. A question that a guardrail blocked is left out with what stands in its answer's place:
+    it is not to be heard, and would have whatever is asked next blocked, too.
     """
     turns: list[ChatTurn] = []
-    earlier = answer.conversation.messages.filter(position__lt=answer.position).order_by("position")
-    for role, content in earlier.exclude(content="").values_list("role", "content"):
-        if turns and turns[-1].role == role:
-            turns[-1] = ChatTurn(role, f"{turns[-1].content}\n\n{content}")
+    earlier = list(answer.conversation.messages.filter(position__lt=answer.position).order_by("position"))
+    blocked = {message.position for message in earlier if _was_question_blocked(message)}
+    for message in earlier:
+        if not message.content or message.position in blocked or message.position + 1 in blocked:
+            continue
+        if turns and turns[-1].role == message.role:
+            turns[-1] = ChatTurn(message.role, f"{turns[-1].content}\n\n{message.content}")
         else:
-            turns.append(ChatTurn(role, content))
+            turns.append(ChatTurn(message.role, message.content))
     return turns[1:] if turns and turns[0].role == MessageRole.ASSISTANT else turns
+
+
+def _was_question_blocked(answer: Message) -> bool:
+    """Whether a guardrail blocked the question, by an error or by its replacement; what blocks an answer has tokens."""
+    if answer.role != MessageRole.ASSISTANT:
+        return False
+    if answer.error_code == ContentFilterError.code:
+        return True
+    return answer.finish_reason == FinishReason.CONTENT_FILTER and not answer.usage.get("completion_tokens")

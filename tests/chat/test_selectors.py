@@ -137,3 +137,30 @@ def test_prompt_alternates_whatever_failed(membership: Membership) -> None:
     )
     turns = [(turn.role, turn.content) for turn in prompt_build(answer=answer)]
     assert turns == [("user", "one\n\ntwo"), ("assistant", "2"), ("user", "three")]
+
+
+@pytest.mark.parametrize(
+    ("blocked", "turns"),
+    [
+        ({"error_code": "content_filter"}, [("user", "three")]),
+        ({"content": "No.", "finish_reason": "content_filter", "usage": {"completion_tokens": 0}}, [("user", "three")]),
+        (
+            {"content": "2 No.", "finish_reason": "content_filter", "usage": {"completion_tokens": 1}},
+            [("user", "two"), ("assistant", "2 No."), ("user", "three")],
+        ),
+        ({"error_code": "engine_error"}, [("user", "two\n\nthree")]),
+    ],
+)
+def test_question_that_was_blocked_is_not_asked_again(
+    membership: Membership, blocked: dict[str, Any], turns: list[tuple[str, str]]
+) -> None:
+    conversation = conversation_of(membership)
+    user, assistant = MessageRole.USER, MessageRole.ASSISTANT
+    say(conversation, (user, "two"), (assistant, ""), (user, "three"))
+    conversation.messages.filter(position=1).update(**blocked)
+    answer = conversation.messages.create(
+        position=3, role=assistant, state=MessageState.STREAMING, stream_id="strm-x", started_at=timezone.now()
+    )
+    assert [(turn.role, turn.content) for turn in prompt_build(answer=answer)] == turns
+    again = conversation.messages.get(position=1)
+    assert [turn.content for turn in prompt_build(answer=again)] == ["two"], "written anew it is asked"
