@@ -7,6 +7,8 @@ _PLAIN_NAME = re.compile(r"[^0-9A-Za-z]+")
 _IN_STRING = re.compile(r'["\\]')
 _NUMBER = re.compile(r"[0-9]+")
 _KEYWORDS = {"true", "false", "null"}
+_STRUCTURE = frozenset('{}[],:"+-. \t\r\n')
+"""What may stand in JSON outside of strings beside numbers and keywords."""
 
 
 def placeholder(name: str) -> str:
@@ -19,7 +21,8 @@ class Masking:
 
     A text is JSON when its first visible character is `{` or `[`. There, a mask inside of a string is the placeholder,
     escaped; outside of strings digits become 1000... (a number must not begin with 0), `true` and `false` become null,
-    and whatever gives the document its structure stays.
+    and whatever gives the document its structure stays. Anything else that is to be masked there shows that the text
+    was no JSON after all (`[Note] me@example.com`): from there on it is plain text.
     """
 
     def __init__(self) -> None:
@@ -28,6 +31,8 @@ class Masking:
         self._in_string = False
         self._is_escaped = False
         self._after_digit = False
+        self._due = ""
+        """The mask under way, as long as it has not been written."""
 
     def keep(self, text: str) -> str:
         """Take text that goes out as it is."""
@@ -44,25 +49,35 @@ class Masking:
             self._decide(text)
         if not self._is_json:
             return mask
+        self._due = mask or self._due
         out: list[str] = []
-        mask = json.dumps(mask, ensure_ascii=False)[1:-1]
         for part in re.findall(r"[0-9]+|[A-Za-z]+|.", text, re.DOTALL):
             was_in_string = self._in_string
             self._follow(part)
             if was_in_string and self._in_string:
-                out.append(mask)
-                mask = ""
+                out.append(json.dumps(self._take_due(), ensure_ascii=False)[1:-1])
             elif was_in_string or self._in_string:
                 out.append(part)
-            else:
-                out.append(self._outside(part))
+            elif (kept := self._outside(part)) is not None:
+                out.append(kept)
                 self._after_digit = part[-1].isdigit()
+            else:
+                self._is_json = False
+                out.append(self._take_due())
+                break
         return "".join(out)
 
-    def _outside(self, part: str) -> str:
+    def _take_due(self) -> str:
+        due, self._due = self._due, ""
+        return due
+
+    def _outside(self, part: str) -> str | None:
+        """Return what stands for a part outside of strings; None where it cannot be JSON."""
         if _NUMBER.fullmatch(part):
             return "0" * len(part) if self._after_digit else "1" + "0" * (len(part) - 1)
-        return "null" if part in _KEYWORDS else part
+        if part in _KEYWORDS:
+            return "null"
+        return part if part in _STRUCTURE or (part in {"e", "E"} and self._after_digit) else None
 
     def _decide(self, text: str) -> None:
         visible = text.lstrip("\ufeff \t\r\n")

@@ -57,6 +57,21 @@ def test_text_is_json_only_where_it_begins_like_it() -> None:
     assert PERSONAL.scan(f"Card: {{{CARD}}}").text == "Card: {⟦CREDIT_CARD⟧}"
 
 
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("[Note] me@example.com", "[Note] ⟦EMAIL_ADDRESS⟧"),
+        ("[me@example.com](mailto:me@example.com)", "[⟦EMAIL_ADDRESS⟧](mailto:⟦EMAIL_ADDRESS⟧)"),
+        ("{bad} and bad, good plan", '{"quoted" \\ \n} and "quoted" \\ \n, good plan'),
+        ("[1] b\u200bad https://example.com/x", '[1] "quoted" \\ \n ⟦URL⟧'),
+    ],
+)
+def test_what_only_begins_like_json_is_masked_too(text: str, masked: str) -> None:
+    assert PERSONAL.scan(text).text == masked
+    guard = PERSONAL.open()
+    assert "".join([*map(guard.push, text), guard.flush()]) == masked
+
+
 leaves = st.one_of(
     st.none(), st.booleans(), st.integers(), st.text(max_size=6),
     st.sampled_from([int(CARD), CARD, f"a {CARD}\n", "bad", "evil\nplan", "me@example.com", "\\bad"]),
