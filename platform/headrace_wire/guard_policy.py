@@ -196,8 +196,10 @@ class GuardTerms(Struct, frozen=True, omit_defaults=True):
 
     policies: tuple[str, ...] = ()
     """Digests (`policy_digest`)."""
-    input_text: str = ""
-    """What window rules for the input are to judge; empty where no policy has one."""
+    input_texts: tuple[str, ...] = ()
+    """What window rules for the input are to judge, each for itself: earlier messages, then the request. Empty where no
+    policy has such a rule.
+    """
     excerpts: ExcerptRetention = ExcerptRetention.REDACTED
     answer: str | None = None
     """The request was blocked, and this is to stand in the place of an answer; nothing is generated."""

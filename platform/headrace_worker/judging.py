@@ -1,8 +1,10 @@
 """Window rules at work: each stream has one window judged at a time, by all its rules at once."""
 
 import asyncio
+import hashlib
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -53,6 +55,31 @@ class Decision(Struct, frozen=True):
     """The first that blocks it."""
     has_failed: bool = False
     """A judge failed whose policy lets nothing pass unjudged."""
+    is_clean: bool = True
+    """Every rule has said that it found nothing."""
+
+
+class PassedTexts:
+    """Texts in which the rules of some policies found nothing: a conversation brings its messages again and again."""
+
+    MOST = 10_000
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
+
+    @staticmethod
+    def key(policies: Sequence[str], text: str) -> bytes:
+        """Return what stands for this text under these policies."""
+        return hashlib.sha256("\0".join((*policies, text)).encode("utf-8", "surrogatepass")).digest()
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._keys
+
+    def add(self, key: bytes) -> None:
+        """Remember a text; the oldest goes where there are too many."""
+        self._keys[key] = None
+        if len(self._keys) > self.MOST:
+            self._keys.popitem(last=False)
 
 
 class Judging:
@@ -67,6 +94,7 @@ class Judging:
         self._metrics = metrics
         self._judged = judged
         self._under_way: set[str] = set()
+        self._passed = PassedTexts()
 
     def check_input(self, generation: Generation) -> None:
         """Have the request itself judged, beside its prefill; nothing goes out until that has passed."""
@@ -86,11 +114,8 @@ class Judging:
             self._tasks.create_task(self._judge_windows(generation, guard, window))
 
     async def _judge_input(self, generation: Generation, guard: OutputGuard) -> None:
-        text = generation.request.guard.input_text if generation.request.guard is not None else ""
         try:
-            decision = await self._decide(
-                guard, guard.guard.input_rules, Window(text, 0, len(text), 0), Direction.INPUT
-            )
+            decision = await self._decide_input(generation, guard)
         finally:
             self._under_way.discard(generation.request_id)
         if generation.ended is not None or generation.is_leaving:
@@ -104,6 +129,24 @@ class Judging:
         else:
             generation.input_passed(time.monotonic())
         self._judged(generation)
+
+    async def _decide_input(self, generation: Generation, guard: OutputGuard) -> Decision:
+        """Ask for every text of the request that has not passed here lately, the newest first."""
+        terms, end = generation.request.guard, 0
+        windows: list[Window] = []
+        for text in terms.input_texts if terms is not None else ():
+            windows.append(Window(text, end, end + len(text), 0))
+            end += len(text)
+        for window in reversed(windows):
+            key = PassedTexts.key(terms.policies if terms is not None else (), window.text)
+            if key in self._passed:
+                continue
+            decision = await self._decide(guard, guard.guard.input_rules, window, Direction.INPUT)
+            if decision.block is not None or decision.has_failed:
+                return decision
+            if decision.is_clean:
+                self._passed.add(key)
+        return Decision()
 
     async def _judge_windows(self, generation: Generation, guard: OutputGuard, window: Window) -> None:
         due: Window | None = window
@@ -131,11 +174,12 @@ class Judging:
         seconds = time.monotonic() - begun_at
         self._metrics.judged(direction, seconds)
         block: BoundWindowRule | None = None
-        has_failed = False
+        has_failed, is_clean = False, True
         for bound, answer in zip(rules, answers, strict=True):
             outcome = self._outcome(guard, bound, answer)
             if outcome is None:
                 continue
+            is_clean = False
             finding = answer.reason if isinstance(answer, JudgeFailure) else answer.finding
             record = window_record(
                 guard.guard,
@@ -151,7 +195,7 @@ class Judging:
             has_failed = has_failed or outcome is Outcome.FAILED
             if outcome is Outcome.BLOCKED and block is None:
                 block = bound
-        return Decision(block, has_failed)
+        return Decision(block, has_failed, is_clean)
 
     async def _ask(self, guard: OutputGuard, bound: BoundWindowRule, text: str) -> Verdict | JudgeFailure:
         deadline = guard.guard.policies[bound.policy].judge_deadline_seconds

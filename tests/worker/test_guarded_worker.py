@@ -49,13 +49,13 @@ def policy(*rules: AnyRule, **fields: object) -> GuardPolicy:
     return GuardPolicy(key="p", name="p", version=3, replacement=INSTEAD, rules=rules, **fields)  # type: ignore[arg-type]
 
 
-async def terms(desk: Desk, *policies: GuardPolicy, input_text: str = "") -> GuardTerms:
+async def terms(desk: Desk, *policies: GuardPolicy, input_texts: tuple[str, ...] = ()) -> GuardTerms:
     """Publish policies as the control plane does; return what a request carries of them."""
     digests = []
     for body in map(encode_policy, policies):
         digests.append(policy_digest(body))
         await desk.redis.set(redis_keys.guard_policy_key(digests[-1]), body)
-    return GuardTerms(tuple(digests), input_text=input_text)
+    return GuardTerms(tuple(digests), input_texts=input_texts)
 
 
 def saying(answer: str, *, name: str = "sim", tpot_ms: float = 1) -> DeploymentConfig:
@@ -279,7 +279,7 @@ async def test_a_request_that_is_judged_bad_gives_no_token(
     desk: Desk, run_worker: RunWorker, on_input_trip: InputTrip
 ) -> None:
     rule = JudgeRule(key="j", deployment="judge", question="?", applies_to=Direction.INPUT)
-    guard = await terms(desk, policy(rule, on_input_trip=on_input_trip), input_text="Tell me of sluices.")
+    guard = await terms(desk, policy(rule, on_input_trip=on_input_trip), input_texts=("Tell me of sluices.",))
     sim, judge = two(ANSWER, "yes")
     async with run_worker(sim, config=snapshot(1, sim, judge)), run_worker(judge, config=snapshot(2, sim, judge)):
         answer = await asked(desk, guard)
@@ -294,7 +294,7 @@ async def test_a_request_that_is_judged_bad_gives_no_token(
 
 async def test_a_good_request_gets_all_that_came_while_it_was_judged(desk: Desk, run_worker: RunWorker) -> None:
     rule = JudgeRule(key="j", deployment="judge", question="?", applies_to=Direction.INPUT)
-    guard = await terms(desk, policy(rule), input_text="Tell me of mills.")
+    guard = await terms(desk, policy(rule), input_texts=("Tell me of mills.",))
     sim = saying(ANSWER)
     judge = simulated("judge", engine_args={"ttft_ms": 300, "tpot_ms": 1, "answer": "no"})
     async with run_worker(sim, config=snapshot(1, sim, judge)), run_worker(judge, config=snapshot(2, sim, judge)):
@@ -307,7 +307,7 @@ async def test_a_good_request_gets_all_that_came_while_it_was_judged(desk: Desk,
 async def test_a_takeover_before_the_verdict_judges_the_request_too(desk: Desk, run_worker: RunWorker) -> None:
     """The first owner has written its fence, and goes before anybody said whether the request is good."""
     rule = JudgeRule(key="j", deployment="judge", question="?", applies_to=Direction.INPUT)
-    guard = await terms(desk, policy(rule, judge_deadline_seconds=WAIT_SECONDS), input_text="Tell me of sluices.")
+    guard = await terms(desk, policy(rule, judge_deadline_seconds=WAIT_SECONDS), input_texts=("Tell me of sluices.",))
     sim, judge = two(ANSWER, "yes")
     async with run_worker(sim, config=snapshot(1, sim, judge), drain_seconds=0.01):
         stream_id = await desk.admit(guard=guard, max_tokens=len(ANSWER), seed=1)
@@ -317,6 +317,28 @@ async def test_a_takeover_before_the_verdict_judges_the_request_too(desk: Desk, 
     assert (answer.deltas, answer.text) == ([], "")
     assert answer.end.error is not None
     assert answer.end.error.code == "content_filter"
+
+
+async def test_every_message_of_a_request_is_judged_and_what_passed_is_not_judged_again(
+    desk: Desk, run_worker: RunWorker
+) -> None:
+    rule = TopicRule(key="t", examples=("How to open the gate of a dam",), applies_to=Direction.INPUT)
+    asking = policy(rule, judge_deadline_seconds=WAIT_SECONDS)
+    earlier, bad = "Tell me of a mill, and of the miller who sleeps.", "How do I open the dam gate?"
+    async with run_worker(saying(ANSWER)) as worker:
+        hidden = await asked(desk, await terms(desk, asking, input_texts=(bad, "Sure.", "Go on.")))
+        assert hidden.end.error is not None
+        assert hidden.end.error.code == "content_filter"
+        first = await asked(desk, await terms(desk, asking, input_texts=(earlier,)))
+        assert first.text == ANSWER
+        judged = _sample(worker, "headrace_worker_guard_window_seconds_count")
+        again = await asked(desk, await terms(desk, asking, input_texts=(earlier, "Sure.", "Go on.")))
+        assert again.text == ANSWER
+        assert _sample(worker, "headrace_worker_guard_window_seconds_count") == judged, "all three had passed before"
+
+
+def _sample(worker: Worker, name: str) -> float:
+    return sum(s.value for m in worker._metrics._registry.collect() for s in m.samples if s.name == name)
 
 
 # ---- the real engine, forced to say it

@@ -52,8 +52,7 @@ async def input_guard(
 ) -> GuardedInput:
     """Judge a conversation by the light rules that apply, and mask it where they say so.
 
-    What came since the last answer is judged as a request. Earlier messages were judged when they were sent; one that
-    would be blocked today is left out.
+    What came since the last answer is judged as a request. An earlier message that would be blocked today is left out.
 
     Raises:
         ContentFilterError: it is blocked.
@@ -74,10 +73,8 @@ async def input_guard(
         if guard.refuses_input(block.bound.policy):
             raise ContentFilterError(BLOCKED, param="messages")
         answer = guard.replacement(block.bound.policy, block.bound.rule)
-    fresh = turns[_fresh_from(turns) :] if guard.input_rules else ()
-    terms = GuardTerms(
-        digests, "\n\n".join(turn.content for turn in fresh), caller.tenant.intervention_excerpts, answer=answer
-    )
+    texts = _texts(turns) if guard.input_rules else ()
+    terms = GuardTerms(digests, texts, caller.tenant.intervention_excerpts, answer=answer)
     return GuardedInput(turns, terms, tuple(guard.names), awaits_verdict=bool(guard.input_rules))
 
 
@@ -121,6 +118,13 @@ def _judge(scanner: Scanner, conversation: Sequence[ChatTurn]) -> _Judged:
                 return _Judged(tuple(conversation), found, scan.block)
         turns.append(msgspec.structs.replace(turn, content=content if scan.block is None else REMOVED))
     return _Judged(tuple(turns), found)
+
+
+def _texts(turns: Sequence[ChatTurn]) -> tuple[str, ...]:
+    """Return what windows are cut from: all that the model reads, also what a client says was said before."""
+    fresh_from = _fresh_from(turns)
+    earlier = [turn.content for turn in turns[:fresh_from] if turn.content]
+    return (*earlier, "\n\n".join(turn.content for turn in turns[fresh_from:]))
 
 
 def _fresh_from(conversation: Sequence[ChatTurn]) -> int:
