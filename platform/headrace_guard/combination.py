@@ -50,6 +50,8 @@ class Guard:
         self.chunk_size = max((policy.chunk_size for policy in cutting), default=0)
         self.context_size = max((policy.context_size for policy in cutting), default=0)
         holding = [policies[bound.policy] for bound in self.output_rules if bound.blocks]
+        self.blocks_windows = bool(holding)
+        """Whether what a window rule finds changes anything; else nobody waits for it."""
         self.holds_windows = any(not policy.stream_first for policy in holding)
         """Whether text waits for its window; where all that block are `stream_first`, or nothing does, it is out."""
 

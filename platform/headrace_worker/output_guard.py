@@ -96,7 +96,7 @@ class OutputGuard:
     @property
     def is_settled(self) -> bool:
         """Whether, after `end`, nothing waits for a judge."""
-        return self._windows is None or self._windows.is_settled
+        return self._windows is None or self._windows.is_settled or not self.guard.blocks_windows
 
     @property
     def most_tokens(self) -> int:

@@ -261,14 +261,17 @@ async def check_failure(desk: Desk, answer: Answer, failure_mode: FailureMode, t
 
 
 async def test_a_shadow_waits_for_no_judge(desk: Desk, run_worker: RunWorker) -> None:
-    guard = await terms(desk, policy(QUESTION, mode=PolicyMode.SHADOW))
-    sim, judge = two(ANSWER, "yes")
-    async with run_worker(sim, config=snapshot(1, sim, judge)), run_worker(judge, config=snapshot(2, sim, judge)):
-        answer = await asked(desk, guard, max_tokens=len(ANSWER))
-    assert answer.end.state is StreamState.FINISHED
-    assert answer.text == ANSWER
-    (first, *_) = await records(desk, 1)
+    guard = await terms(desk, policy(QUESTION, mode=PolicyMode.SHADOW, judge_deadline_seconds=WAIT_SECONDS))
+    sim, judge = saying("A short answer."), saying("yes", name="judge")
+    async with run_worker(sim, config=snapshot(1, sim, judge)):
+        answer = await asked(desk, guard, max_tokens=40)
+        assert answer.end.state is StreamState.FINISHED
+        assert answer.text == "A short answer."
+        assert await records(desk, 0) == [], "it has ended, and its judge was not even there"
+        async with run_worker(judge, config=snapshot(2, sim, judge)):
+            (first,) = await records(desk, 1)
     assert first.is_shadow
+    assert first.outcome is Outcome.FLAGGED
 
 
 # ---- the request itself, judged beside its prefill
