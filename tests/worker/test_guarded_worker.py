@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from headrace_guard.judges.pool import PoolSettings
 from headrace_wire import redis_keys
 from headrace_wire.functions import Reply
 from headrace_wire.guard_policy import (
@@ -234,6 +235,18 @@ async def test_a_judge_that_dies_or_hangs(
         striking.cancel()
         await asyncio.wait({striking})
     await check_failure(desk, answer, failure_mode, text, None)
+
+
+@pytest.mark.parametrize("failure_mode", list(FailureMode))
+async def test_judges_that_have_too_much_to_do(
+    desk: Desk, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch, failure_mode: FailureMode
+) -> None:
+    text = "The mill stands by the meadow, and the miller sleeps."
+    guard = await terms(desk, policy(TOPIC, failure_mode=failure_mode))
+    async with run_worker(saying(text)) as worker:
+        monkeypatch.setattr(worker._judges, "_settings", PoolSettings(queue_limit=0))
+        answer = await asked(desk, guard, max_tokens=len(text))
+    await check_failure(desk, answer, failure_mode, text, "overload")
 
 
 async def _strike(worker: Worker, strike: signal.Signals) -> None:
