@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headrace_guard.combination import BoundWindowRule, Guard
 from headrace_guard.scanner import BoundRule, Hit
 from headrace_guard.windows import Window
-from headrace_wire.guard_policy import Action, Direction, ExcerptRetention
+from headrace_wire.guard_policy import AbuseRule, Action, Direction, ExcerptRetention, LiteralRule
 from headrace_wire.interventions import Intervention, Outcome
 
 EXCERPT_CHARACTERS = 400
@@ -47,7 +47,7 @@ def hit_record(guard: Guard, subject: Subject, hit: Hit, direction: Direction, *
     """Return the record of what a light rule found."""
     return replace(
         _record(guard, subject, hit.bound, direction),
-        finding=hit.finding,
+        finding=_finding(subject, hit.bound, hit.finding),
         action=hit.action,
         outcome=Outcome.FLAGGED if hit.bound.is_shadow else _OUTCOMES[hit.action],
         start=hit.start,
@@ -72,13 +72,20 @@ def window_record(
     failed = outcome in {Outcome.FAILED, Outcome.UNCHECKED}
     return replace(
         _record(guard, subject, bound, direction),
-        finding=finding,
+        finding=finding if failed else _finding(subject, bound, finding),
         outcome=outcome,
         start=window.start,
         end=window.end,
         excerpt="" if failed else subject.excerpt(window.text),
         held_ms=held_ms,
     )
+
+
+def _finding(subject: Subject, bound: BoundRule | BoundWindowRule, finding: str) -> str:
+    """Return what may be kept of a finding: these rules name the very word that was written."""
+    if not isinstance(bound.rule, LiteralRule | AbuseRule):
+        return finding
+    return "" if subject.excerpts is ExcerptRetention.HASH else subject.excerpt(finding)
 
 
 def _record(guard: Guard, subject: Subject, bound: BoundRule | BoundWindowRule, direction: Direction) -> Intervention:

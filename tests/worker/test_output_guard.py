@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_guard.combination import Guard
-from headrace_guard.findings import Subject
+from headrace_guard.findings import Subject, hit_record
 from headrace_wire.guard_policy import (
     Action,
     AnyRule,
+    Direction,
     ExcerptRetention,
     GuardPolicy,
     LiteralRule,
@@ -307,6 +308,18 @@ def test_stream_first_takes_back_what_was_out() -> None:
     assert replacement.retract_from is not None
     assert "sluice" not in replacement.applied_to(run.text)
     assert replacement.applied_to(run.text).endswith(INSTEAD)
+
+
+@pytest.mark.parametrize("retention", list(ExcerptRetention))
+def test_a_finding_says_no_more_than_an_excerpt(retention: ExcerptRetention) -> None:
+    guard = Guard([BLOCK])
+    assert guard.output_scanner is not None
+    scan = guard.output_scanner.open()
+    scan.push(f"{SECRET} ")
+    (hit,) = scan.hits
+    record = hit_record(guard, Subject("s", "t", "m", retention, "salt"), hit, Direction.OUTPUT)
+    assert (SECRET in record.finding) == (retention is ExcerptRetention.FULL)
+    assert (SECRET in record.excerpt) == (retention is ExcerptRetention.FULL)
 
 
 @pytest.mark.parametrize("retention", list(ExcerptRetention))
