@@ -152,7 +152,7 @@ def test_a_reader_that_was_cut_off_for_its_pause_goes_on(page: Page, live_stack:
         resumed, outcome, joined = page.evaluate(
             """async () => {
               let text = "";
-              // A request that crosses the server's close frame on its way is lost; the page has to have seen that first.
+              // A request that crosses the close frame on its way is lost: the page has to have seen that first.
               while (!window.paused.isHeld) await new Promise((next) => setTimeout(next, 10));
               const other = window.ask("slow", { max_tokens: 20, ignore_eos: true });
               await other.read(); // over the next connection, while the paused one is left alone
