@@ -14,7 +14,7 @@ from headrace_guard.combination import BoundWindowRule
 from headrace_guard.findings import window_record
 from headrace_guard.judges.verdicts import JudgeFailure, Verdict
 from headrace_guard.windows import Window
-from headrace_wire.guard_policy import Direction, WindowRule
+from headrace_wire.guard_policy import Direction, GuardTerms, WindowRule
 from headrace_wire.interventions import Outcome
 from headrace_wire.messages import StreamError
 from headrace_worker.generation import Generation
@@ -60,7 +60,10 @@ class Decision(Struct, frozen=True):
 
 
 class PassedTexts:
-    """Texts in which the rules of some policies found nothing: a conversation brings its messages again and again."""
+    """Texts of tenants in which some policies' rules found nothing: a conversation brings its messages every time.
+
+    No tenant profits from another's, or it could tell by the time what that one has sent.
+    """
 
     MOST = 10_000
 
@@ -68,9 +71,9 @@ class PassedTexts:
         self._keys: OrderedDict[bytes, None] = OrderedDict()
 
     @staticmethod
-    def key(policies: Sequence[str], text: str) -> bytes:
-        """Return what stands for this text under these policies."""
-        return hashlib.sha256("\0".join((*policies, text)).encode("utf-8", "surrogatepass")).digest()
+    def key(tenant_id: str, policies: Sequence[str], text: str) -> bytes:
+        """Return what stands for this text of a tenant under these policies."""
+        return hashlib.sha256("\0".join((tenant_id, *policies, text)).encode("utf-8", "surrogatepass")).digest()
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._keys
@@ -132,13 +135,13 @@ class Judging:
 
     async def _decide_input(self, generation: Generation, guard: OutputGuard) -> Decision:
         """Ask for every text of the request that has not passed here lately, the newest first."""
-        terms, end = generation.request.guard, 0
+        terms, end = generation.request.guard or GuardTerms(), 0
         windows: list[Window] = []
-        for text in terms.input_texts if terms is not None else ():
+        for text in terms.input_texts:
             windows.append(Window(text, end, end + len(text), 0))
             end += len(text)
         for window in reversed(windows):
-            key = PassedTexts.key(terms.policies if terms is not None else (), window.text)
+            key = PassedTexts.key(guard.subject.tenant_id, terms.policies, window.text)
             if key in self._passed:
                 continue
             decision = await self._decide(guard, guard.guard.input_rules, window, Direction.INPUT)

@@ -351,6 +351,9 @@ async def test_every_message_of_a_request_is_judged_and_what_passed_is_not_judge
         again = await asked(desk, await terms(desk, asking, input_texts=(earlier, "Sure.", "Go on.")))
         assert again.text == ANSWER
         assert _sample(worker, "headrace_worker_guard_window_seconds_count") == judged, "all three had passed before"
+        other = await asked(desk, await terms(desk, asking, input_texts=(earlier,)), tenant_id="other")
+        assert other.text == ANSWER
+        assert _sample(worker, "headrace_worker_guard_window_seconds_count") == judged + 1, "not for another tenant"
 
 
 def _sample(worker: Worker, name: str) -> float:
