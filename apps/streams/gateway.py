@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
@@ -25,11 +25,11 @@ from headrace_guard.policy_store import PolicyStore
 from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.errors import InvalidApiKeyError
-from headrace_wire.functions import Reply
 from headrace_wire.ids import GATEWAY_KIND, new_incarnation
 from headrace_wire.intervention_log import InterventionLog
 from headrace_wire.left_behind import LeftBehind
 from headrace_wire.linked_functions import LinkedFunctions
+from headrace_wire.policy_bodies import policy_bodies
 from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import CancelOutcome, LeaseLostError, Place, RequestQueue
 from headrace_wire.token_log import TokenLog
@@ -68,7 +68,7 @@ class Gateway:
         self.limit = limit or StreamLimit()
         self.waiting_room = WaitingRoom(self.queue)
         self.connections = connections or ConnectionLimit()
-        self.policies = PolicyStore(self._fetch_policies)
+        self.policies = PolicyStore(policy_bodies(self.redis))
         self.interventions = InterventionLog(self.redis)
         self.credit = CreditBook(self.queue)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
@@ -109,10 +109,6 @@ class Gateway:
         if caller.api_key is not None:
             self._keys_used[caller.api_key.public_id] = time.time()
         return caller
-
-    async def _fetch_policies(self, digests: Sequence[str]) -> list[bytes | None]:
-        bodies: Reply = await self.redis.mget([redis_keys.guard_policy_key(digest) for digest in digests])
-        return list(bodies)
 
     def watch_place(self, subscription: Subscription, place: Place | None = None) -> QueueNews:
         """Have a reader of a queued stream told where it stands, until somebody takes it; returns what is known now."""

@@ -64,9 +64,16 @@ class InterventionLog:
                     log.warning("interventions wait for redis: %s", error)
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
-            if self._waiting:
-                async with asyncio.timeout(RETRY_SECONDS):
-                    await self._write()
+            await self._write_last()
+
+    async def _write_last(self) -> None:
+        """Write what is left if Redis takes it at once: whoever ends must not wait for it, nor fail by it."""
+        try:
+            async with asyncio.timeout(RETRY_SECONDS):
+                await self._write()
+        except (RedisError, TimeoutError) as error:
+            self.lost += len(self._waiting)
+            log.warning("interventions lost at the end: %d (%s)", len(self._waiting), error)
 
     async def _write(self) -> None:
         key = redis_keys.interventions_key()

@@ -317,7 +317,7 @@ async def test_a_good_request_gets_all_that_came_while_it_was_judged(desk: Desk,
         answer = await asked(desk, guard)
     answer.check_order()
     assert answer.text == ANSWER
-    assert answer.end.timings.guard_time > answer.end.timings.prefill_time, "it was prefilled meanwhile"
+    assert answer.deltas[0].tokens > 1, "it was generated meanwhile, and went out at once"
 
 
 async def test_a_takeover_before_the_verdict_judges_the_request_too(desk: Desk, run_worker: RunWorker) -> None:
