@@ -243,4 +243,36 @@ class WarmUp(Struct, frozen=True, array_like=True, tag="warm"):
     """Run a dummy inference if idle."""
 
 
-ControlMessage = Cancel | Credit | WarmUp
+class PrefillPurpose(StrEnum):
+    """What a prefix is computed for."""
+
+    DRAFT = "draft"
+    """A prompt that a user is still typing."""
+    PROMPT_CACHE = "prompt_cache"
+    """A pinned prompt cache."""
+
+
+class Prefill(Struct, frozen=True, array_like=True, tag="prefill"):
+    """Compute a prefix into the engine's cache while nobody else needs the engine.
+
+    Nothing of it is generated for anybody, logged or billed; a worker that has no time for it drops it.
+    """
+
+    prefill_id: str
+    tenant_id: str
+    cache_salt: str
+    """As in `GenerateRequest`: only this tenant's requests find the prefix."""
+    prompt_ids: bytes
+    """Little-endian uint32 each; whole blocks."""
+    expires_at_ms: int
+    """Unix milliseconds; it is not begun after that."""
+    purpose: PrefillPurpose = PrefillPurpose.DRAFT
+
+
+class CancelPrefill(Struct, frozen=True, array_like=True, tag="cancel_prefill"):
+    """Stop a prefill: the user went on typing, or sent. What it computed so far stays in the cache."""
+
+    prefill_id: str
+
+
+ControlMessage = Cancel | Credit | WarmUp | Prefill | CancelPrefill

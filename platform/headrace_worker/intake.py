@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from headrace_wire import codec, redis_keys
 from headrace_wire.functions import Reply
-from headrace_wire.messages import Cancel, ControlMessage, Credit
+from headrace_wire.messages import Cancel, ControlMessage, Credit, WarmUp
 from headrace_wire.request_queue import RequestQueue
 from headrace_worker.streams import Streams
 
@@ -100,7 +100,7 @@ class Intake:
                 cancelled[message.stream_id] = message.reason
             elif isinstance(message, Credit):
                 credit[message.stream_id] = max(message.up_to, credit.get(message.stream_id, 0))
-            else:
+            elif isinstance(message, WarmUp):
                 self._warm_up()
         if cancelled:
             self._streams.cancel(cancelled)

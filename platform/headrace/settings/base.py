@@ -36,6 +36,7 @@ INSTALLED_APPS = [
     "apps.quotas",
     "apps.usage",
     "apps.guardrails",
+    "apps.caching",
     "apps.streams",
     "apps.api",
     "apps.chat",

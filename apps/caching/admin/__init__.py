@@ -1,0 +1,1 @@
+"""The admin of prompt caches and policies for cached answers."""
