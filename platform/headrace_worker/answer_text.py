@@ -26,6 +26,19 @@ class AnswerText:
         """Return the text that this token lets out, and the stop string that it completes."""
         return self._match(self._decoder.push(token_id), position)
 
+    def push_each(self, token_ids: Sequence[int], position: int) -> tuple[list[str], str | None]:
+        """Return what each token after `position` lets out, and the stop string that the last of them completes.
+
+        Tokens after that one are left out.
+        """
+        texts: list[str] = []
+        for at, token_id in enumerate(token_ids, position + 1):
+            text, stop = self.push(token_id, at)
+            texts.append(text)
+            if stop is not None:
+                return texts, stop
+        return texts, None
+
     def flush(self, position: int) -> tuple[str, str | None]:
         """Return what is still held at the answer's end, and a stop string that it completes."""
         text = self._decoder.flush()

@@ -27,8 +27,9 @@ from headrace_worker.engine import (
     RequestRefusedError,
 )
 from headrace_worker.metrics import WorkerMetrics
+from headrace_worker.places import spare_places
 from headrace_worker.registration import ASSETS_SECONDS, register
-from headrace_worker.streams import Streams, spare_places
+from headrace_worker.streams import Streams
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class EngineHost:
         """Keep an engine running until cancelled."""
         while True:
             self.deployment = deployment = await self._watch.wait()
-            self._streams.batch_max = deployment.batch_max
+            self._streams.places.batch_max = deployment.batch_max
             await self._run_once(deployment)
 
     async def shutdown(self) -> None:
@@ -196,10 +197,10 @@ class EngineHost:
     async def _follow_limit(self, engine: Engine, info: EngineInfo) -> None:
         """Apply the deployment's batch bound while the engine runs; everything else waits for the next start."""
         while True:
-            slots = self._streams.slots
+            slots = self._streams.places.slots
             engine.limit(slots + spare_places(slots) if slots else info.max_num_seqs)
-            self._streams.room_changed.set()
-            self._streams.batch_max = (await self._watch.wait_change()).batch_max
+            self._streams.places.changed.set()
+            self._streams.places.batch_max = (await self._watch.wait_change()).batch_max
 
     async def _answer_warm_ups(self, engine: Engine, info: EngineInfo) -> None:
         while True:

@@ -1,13 +1,12 @@
 """One stream between its claim and its terminal entry: engine outputs in, log entries out. No I/O."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 from tokenizers import Tokenizer
 
-from headrace_wire.continuation import EXACT_ENGINE, EngineTraits
 from headrace_wire.messages import (
     Delta,
     Ended,
@@ -18,106 +17,25 @@ from headrace_wire.messages import (
     StreamState,
     Usage,
 )
-from headrace_wire.request_queue import Claimed
 from headrace_wire.token_log import Append
 from headrace_worker.answer_text import AnswerText
-from headrace_worker.answer_times import AnswerTimes
-from headrace_worker.continuing import Continuing
 from headrace_worker.engine import EngineOutput
-from headrace_worker.output_guard import OutputGuard
-from headrace_worker.stream_credit import StreamCredit
+from headrace_worker.failures import ENGINE_GAVE_UP
+from headrace_worker.generation_state import GenerationState
 from headrace_worker.takeover import History
-
-ENGINE_GAVE_UP = StreamError("engine_error", "The engine gave this request up.")
 
 
 class DivergedError(Exception):
     """The text in the log is not what the tokens in it decode to here: they mean something else to this model."""
 
 
-class Generation:
+class Generation(GenerationState):
     """Decodes, finds stop strings, counts, and writes the stream's entries through `emit`, in order.
 
     One that somebody served before is first told its `History` (`recall`); what ends it before that waits until then.
     """
 
-    __slots__ = (
-        "_awaits_history",
-        "_cached_tokens",
-        "_carry",
-        "_credit",
-        "_early",
-        "_emit",
-        "_end_due",
-        "_history",
-        "_instead",
-        "_is_started",
-        "_last",
-        "_prompt_tokens",
-        "_recalled",
-        "_text",
-        "claimed",
-        "continuing",
-        "deadline",
-        "ended",
-        "epoch",
-        "guard",
-        "is_cancelling",
-        "is_leaving",
-        "owner",
-        "owners_since",
-        "request",
-        "request_id",
-        "seq",
-        "stream_id",
-        "times",
-        "was_submitted",
-    )
-
-    def __init__(
-        self, claimed: Claimed, *, owner: str, emit: Callable[[Append], None], traits: EngineTraits = EXACT_ENGINE
-    ) -> None:
-        self.claimed = claimed
-        self.continuing = Continuing(claimed.request, traits)
-        self.request = claimed.request
-        self.stream_id = claimed.stream_id
-        self.epoch = claimed.epoch
-        self.request_id = f"{claimed.stream_id}.{claimed.epoch}"
-        """The engine's name for it, of this claim alone: outputs of an earlier one may still be on their way."""
-        self.seq = 0
-        """Tokens logged so far; the position of the last one."""
-        self.ended: Ended | None = None
-        self.is_cancelling = False
-        """The engine is being told to stop; the end follows."""
-        self.is_leaving = False
-        """It is being given back to the queue."""
-        self.was_submitted = False
-        self._credit = StreamCredit(claimed.credit if claimed.request.window else 0)
-        self.owners_since = [claimed.epoch]
-        """Epochs of its owners, ourselves included."""
-        self.owner = owner
-        self._emit = emit
-        self._is_started = False
-        self._awaits_history = claimed.had_owner
-        self._history: History | None = None
-        self._end_due: Callable[[], None] | None = None
-        self._recalled = 0
-        self._carry = ""
-        """Text of tokens that are in the log without it: recalled, or let out by the guard since."""
-        self.guard: OutputGuard | None = None
-        """Set before `prepare` where guardrails apply."""
-        self._instead: Replacement | None = None
-        self._early: list[EngineOutput] = []
-        """What the engine gave before the input was found good."""
-        self._last: tuple[Sequence[int], Callable[[], None]] | None = None
-        """The engine has finished and the guard has not: its last tokens, and the end that waits."""
-        self._text: AnswerText | None = None
-        """Set by `prepare`."""
-        self._prompt_tokens = len(claimed.request.prompt_ids) // 4
-        self._cached_tokens = 0
-        self.times = AnswerTimes(claimed.queue_time)
-        self.deadline = self.times.claimed_at + claimed.request.ttft_timeout_seconds
-        """Monotonic time at which the engine must have given the next token."""
+    __slots__ = ()
 
     # ---- in
 
@@ -157,61 +75,6 @@ class Generation:
         if self.seq >= min(self.request.sampling.max_tokens, max_model_len - len(prompt_ids)):
             self._end(StreamState.FINISHED, FinishReason.LENGTH)
         return history.token_ids
-
-    @property
-    def is_continued(self) -> bool:
-        """Whether it has tokens of an earlier owner."""
-        return self._recalled > 0
-
-    @property
-    def context_tokens(self) -> int:
-        """What the engine has computed for it: the prompt, and the answer so far."""
-        return self._prompt_tokens + self.seq
-
-    @property
-    def may_continue(self) -> bool:
-        """Whether another engine may go on where it is."""
-        return not self.seq or self.continuing.may_move
-
-    @property
-    def new_tokens(self) -> int:
-        """Tokens that came from this owner's engine."""
-        return self.seq - self._recalled
-
-    @property
-    def is_unmoved(self) -> bool:
-        """Whether the engine is to give its first token still."""
-        return self.was_submitted and self.seq == self._recalled and self.ended is None and not self.is_held
-
-    @property
-    def credit(self) -> int:
-        """Position up to which its reader lets it generate; 0 for no limit."""
-        return self._credit.reader
-
-    def take_credit(self) -> int:
-        """Return the position up to which its engine may generate, where that is more than it was told; else 0."""
-        return self._credit.take(self.seq, limit=self.guard.most_tokens if self.guard is not None else 0)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the engine has come as far as it was told."""
-        return self._credit.stops_at(self.seq)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether its reader has to take more first: its engine holds it. Its deadline waits until then."""
-        return self._credit.is_used_up and self.ended is None
-
-    def extend(self, up_to: int, now: float) -> None:
-        """Its reader can take as much as up to this position."""
-        if self.is_held:  # it may have to wait for a slot, and to be computed anew
-            self.deadline = now + self.request.ttft_timeout_seconds
-        self._credit.reader = up_to
-
-    def resumed(self, now: float) -> None:
-        """The engine was stopped and may go on."""
-        if math.isinf(self.deadline) and self._last is None and (self.guard is None or self.guard.is_open):
-            self.deadline = now + self.request.ttft_timeout_seconds
 
     def start(self) -> None:
         """Write the fence entry, once: the engine has accepted the request."""
@@ -291,13 +154,9 @@ class Generation:
 
     def _replay(self, history: History, answer_text: AnswerText) -> None:
         """Bring decoder and stop strings to where they were, so that text goes on as if nothing had happened."""
-        texts: list[str] = []
-        for position, token_id in enumerate(history.token_ids, 1):
-            text, stop = answer_text.push(token_id, position)
-            texts.append(text)
-            if stop is not None:
-                self._end(StreamState.FINISHED, FinishReason.STOP, stop_reason=stop)
-                break
+        texts, stop = answer_text.push_each(history.token_ids, 0)
+        if stop is not None:
+            self._end(StreamState.FINISHED, FinishReason.STOP, stop_reason=stop)
         if self.guard is not None:
             if history.token_ids:  # its input was found good; without tokens nobody may have said so yet
                 self.guard.is_open = True
@@ -316,25 +175,17 @@ class Generation:
         """The way of outputs that end a stream or may do so: token by token, so that a stop counts its own tokens."""
         token_ids, finish = output.token_ids, output.finish_reason
         # The token that stopped the engine has no text, unless it was asked for (as in vLLM's own detokenizer).
-        drop_last = finish is FinishReason.STOP and not self.request.sampling.include_stop
-        texts: list[str] = []
-        for i, token_id in enumerate(token_ids):
-            if drop_last and i == len(token_ids) - 1:
-                break
-            released, stop = answer_text.push(token_id, self.seq + i + 1)
-            texts.append(released)
-            if stop is not None:
-                self._finish(token_ids[: i + 1], "".join(texts), FinishReason.STOP, stop)
-                return finish is None
+        has_text = len(token_ids) - (finish is FinishReason.STOP and not self.request.sampling.include_stop)
+        texts, stop = answer_text.push_each(token_ids[:has_text], self.seq)
+        if stop is not None:
+            self._finish(token_ids[: len(texts)], "".join(texts), FinishReason.STOP, stop)
+            return finish is None
         if finish is None:
             self._write(token_ids, "".join(texts))
             return self._end_blocked()
         tail, stop = answer_text.flush(self.seq + len(token_ids))
-        texts.append(tail)
-        if stop is not None:
-            self._finish(token_ids, "".join(texts), FinishReason.STOP, stop)
-        else:
-            self._finish(token_ids, "".join(texts), finish, output.stop_reason)
+        reason = (FinishReason.STOP, stop) if stop is not None else (finish, output.stop_reason)
+        self._finish(token_ids, "".join(texts) + tail, *reason)
         return False
 
     def _finish(self, token_ids: Sequence[int], text: str, finish: FinishReason, stop_reason: str | int | None) -> None:

@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 from headrace_guard.combination import Guard
 from headrace_guard.policy_store import PolicyStore
 from headrace_wire.intervention_log import InterventionLog
+from headrace_wire.interventions import Intervention
 from headrace_wire.policy_bodies import policy_bodies
 from headrace_worker.guard_metrics import GuardMetrics
 from headrace_worker.judging import Judges
@@ -22,6 +23,11 @@ class Guarding:
         self.interventions = InterventionLog(redis)
         self.metrics = metrics
         self._preparing: set[asyncio.Task[None]] = set()
+
+    def report(self, record: Intervention) -> None:
+        """Record and count what a guardrail did."""
+        self.interventions.put(record)
+        self.metrics.intervened(record)
 
     def _prepare(self, guard: Guard) -> None:
         """Have judges load what they need, so that the first window does not wait for it."""

@@ -52,14 +52,14 @@ class Intake:
         """
         streams = self._streams
         while True:
-            streams.room_changed.clear()
-            room, spare = max(0, streams.room), streams.spare
+            streams.places.changed.clear()
+            room, spare = max(0, streams.places.room), streams.places.spare
             if not room and not spare:
-                await streams.room_changed.wait()
+                await streams.places.changed.wait()
                 continue
             try:
                 claimed = await self._queue.claim(
-                    incarnation, deployment=self._deployment, want=room, spare=spare, serving=streams.tenants()
+                    incarnation, deployment=self._deployment, want=room, spare=spare, serving=streams.places.tenants()
                 )
                 for stream in claimed:
                     streams.launch(stream, owner=incarnation)
@@ -67,7 +67,7 @@ class Intake:
                     await asyncio.sleep(0)  # the engine gets what came before we spend time on waiting for more
                     await self._bell.wait_for_work(self._deployment, timeout_seconds=BLOCK_SECONDS)
                 elif len(claimed) < room + spare:  # nobody for a spare place
-                    await streams.room_changed.wait()
+                    await streams.places.changed.wait()
             except RedisError as error:
                 log.warning("cannot claim: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -87,7 +87,7 @@ class Intake:
             for key, entries in found.items():
                 last[key] = entries[-1][0].decode()
             if knocks in found:
-                self._streams.room_changed.set()
+                self._streams.places.changed.set()
             messages = [_decoded(fields[b"d"]) for _, fields in found.get(control, ())]
             self._obey([message for message in messages if message is not None])
 

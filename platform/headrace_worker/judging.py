@@ -16,20 +16,12 @@ from headrace_guard.judges.verdicts import JudgeFailure, Verdict
 from headrace_guard.windows import Window
 from headrace_wire.guard_policy import Direction, GuardTerms, WindowRule
 from headrace_wire.interventions import Outcome
-from headrace_wire.messages import StreamError
+from headrace_worker.failures import BLOCKED_INPUT, NOT_JUDGED
 from headrace_worker.generation import Generation
 from headrace_worker.guard_metrics import GuardMetrics
 from headrace_worker.output_guard import OutputGuard
 
 log = logging.getLogger(__name__)
-
-NOT_JUDGED = StreamError(
-    "guardrail_unavailable",
-    "A guardrail could not judge this answer in time, and lets nothing pass unjudged; try again later.",
-    None,
-    5.0,
-)
-BLOCKED_INPUT = StreamError("content_filter", "Your request was blocked by a guardrail of this service.")
 
 
 class Judges(Protocol):

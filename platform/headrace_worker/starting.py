@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from headrace_guard.findings import Subject
@@ -14,6 +14,7 @@ from headrace_wire.interventions import Intervention
 from headrace_wire.messages import Ended, GenerateRequest, Started, StreamError
 from headrace_wire.token_log import TokenLog
 from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineRequest
+from headrace_worker.failures import UNGUARDED, UNREADABLE
 from headrace_worker.generation import DivergedError, Generation
 from headrace_worker.outbox import KEPT_ENTRIES, Outbox
 from headrace_worker.output_guard import OutputGuard
@@ -24,15 +25,6 @@ log = logging.getLogger(__name__)
 
 CAREFUL_SECONDS = 30.0
 """After the start of an engine whose predecessor died."""
-
-UNGUARDED = StreamError(
-    "guardrail_unavailable",
-    "The guardrails of this request are not known here, so nothing may be generated.",
-    None,
-    5.0,
-)
-
-UNREADABLE = StreamError("engine_error", "What was logged of this answer cannot be continued; what was sent stands.")
 
 
 class Starter:
@@ -78,6 +70,21 @@ class Starter:
         """The engine is gone."""
         self.engine = None
         self.is_careful = True
+
+    def credit(self, positions: Mapping[str, int]) -> None:
+        """Have the engine generate up to these positions, if there is one."""
+        if self.engine is not None and positions:
+            self.engine.credit(positions)
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """Have the engine stop requests, if there is one."""
+        if self.engine is not None and request_ids:
+            await self.engine.abort(request_ids)
+
+    async def checkpoint(self, generations: Sequence[Generation]) -> None:
+        """Have the engine keep what it has computed for streams that somebody else goes on with."""
+        if self.engine is not None:
+            await self.engine.checkpoint([one.request_id for one in generations if one.was_submitted])
 
     def moved(self, generation: Generation) -> None:
         """Note that a stream got its first token here, or is gone."""

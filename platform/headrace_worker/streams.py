@@ -3,15 +3,13 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from redis.exceptions import RedisError
 
 from headrace_wire.continuation import EXACT_ENGINE
 from headrace_wire.functions import Functions
-from headrace_wire.interventions import Intervention
-from headrace_wire.messages import StreamError, StreamState
+from headrace_wire.messages import StreamError
 from headrace_wire.request_queue import Claimed, RequestQueue
 from headrace_wire.token_log import Append, TokenLog
 from headrace_worker.checkpoint_disposal import CheckpointDisposal
@@ -19,30 +17,20 @@ from headrace_worker.config import HoldLimits
 from headrace_worker.deadlines import Deadlines
 from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineOutput, EngineStats, RequestRefusedError
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
+from headrace_worker.failures import DRAINED, ENGINE_LOST, INTERNAL, LATE, STALLED
 from headrace_worker.generation import Generation
 from headrace_worker.guarding import Guarding
 from headrace_worker.handover import Handover
-from headrace_worker.holding import SLOW_CONSUMER, Holds
+from headrace_worker.holding import Holds
 from headrace_worker.judging import Judging
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.outbox import Outbox
+from headrace_worker.places import LIVE_PER_SLOT, Places
 from headrace_worker.publisher import Publisher
+from headrace_worker.showing import Showing
 from headrace_worker.starting import Starter
 
 log = logging.getLogger(__name__)
-
-LATE = StreamError("server_overloaded", "No worker was free before the queue deadline; try again later.", None, 5.0)
-ENGINE_LOST = StreamError("engine_error", "The engine failed; what was sent stands, the rest is missing.")
-STALLED = StreamError("timeout", "The engine gave no token within the deployment's deadline.")
-DRAINED = StreamError("engine_error", "The worker was shut down before the answer was complete.")
-INTERNAL = StreamError("internal_error", "The worker failed on this request.")
-
-SLOTS_PER_SPARE, MOST_SPARE = 4, 8
-"""The engine has a spare place for each so many, for tenants that have no stream running here, or few. One at least; of
-many places one is free soon anyway."""
-
-LIVE_PER_SLOT = 8
-"""Streams, held ones included, for each that runs: beyond these the longest-held are suspended."""
 
 
 class Streams:
@@ -61,26 +49,22 @@ class Streams:
         checkpoints: CheckpointSettings | None = None,
     ) -> None:
         self.publisher = Publisher(redis_url, functions, token_log, queue, on_drop=self._dropped)
-        self._queue = queue
         self._metrics = metrics
         self._live: dict[str, Generation] = {}
         self._requests: dict[str, Generation] = {}
         """Those that the engine has, by its name for them."""
-        self._starter = Starter(token_log, self.publisher, guarding.policies, self._report)
+        self._starter = Starter(token_log, self.publisher, guarding.policies, guarding.report)
         self._guarding = guarding
-        self._holds = Holds(limits, show=self._show, suspend=self._suspend)
         self._handover = Handover(
-            self.publisher, queue, metrics, save=self._save, stop=self._withdraw, forget=self._retire
+            self.publisher, queue, metrics, save=self._starter.checkpoint, stop=self._withdraw, forget=self._retire
         )
         self._checkpoints = CheckpointDisposal(checkpoints) if checkpoints is not None else None
         self._tasks = asyncio.TaskGroup()
+        self._showing = Showing(queue, self._tasks)
+        self._holds = Holds(limits, show=self._showing.states, suspend=self._suspend)
+        self.places = Places(self._live, self._holds)
         self._judging = Judging(guarding.judges, self._tasks, guarding.metrics, judged=self._judged)
         self._deadlines = Deadlines(self._waiting_for_tokens, self._end_stalled)
-        self.batch_max: int | None = None
-        """The deployment's bound of concurrent requests, below what the engine could run."""
-        self.room_changed = asyncio.Event()
-        """Set when there may be more room than before, or somebody for a spare place."""
-        self._slots = 0
         self.is_draining = False
         """Nothing more is taken."""
 
@@ -100,10 +84,9 @@ class Streams:
 
     def attach(self, engine: Engine, info: EngineInfo, *, slots: int) -> None:
         """Use this engine from now on, for `slots` streams at once and what is spare beyond these."""
-        self._slots = slots
         self._starter.attach(engine, info)
         self._holds.max_held = info.max_num_seqs * (LIVE_PER_SLOT - 1)
-        self.room_changed.set()
+        self.places.attach(slots)
 
     def detach(self) -> None:
         """Stop using the engine; streams that it still had go back into the queue.
@@ -112,6 +95,7 @@ class Streams:
         blamed, else they go first, and into the next engine one at a time.
         """
         self._starter.detach()
+        self.places.attach(0)
         live = list(self._live.values())
         unmoved = [generation for generation in live if generation.is_unmoved]
         moved = [generation for generation in live if generation not in unmoved]
@@ -122,28 +106,6 @@ class Streams:
         """Take note of what the engine says of itself."""
         self._holds.consider(stats)
         self._metrics.engine_load(len(self._live), stats)
-
-    @property
-    def slots(self) -> int:
-        """How many streams run at once, spare places apart; 0 without an engine."""
-        if self._starter.engine is None:
-            return 0
-        return min(self._slots, self.batch_max or self._slots)
-
-    @property
-    def room(self) -> int:
-        """How many more streams may be claimed: held ones have left their slots to others."""
-        slots = self.slots
-        return min(slots - len(self._live) + len(self._holds), slots * LIVE_PER_SLOT - len(self._live))
-
-    @property
-    def spare(self) -> int:
-        """How many more may be claimed beyond `room`, of tenants that have none here, or few."""
-        return min(spare_places(self.slots), max(0, self.room + spare_places(self.slots)))
-
-    def tenants(self) -> Mapping[str, int]:
-        """Return how many streams run of each tenant that has any."""
-        return Counter(one.request.tenant_id for one in self._live.values() if not one.is_held)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -188,7 +150,12 @@ class Streams:
             if generation is None:
                 continue
             tokens += len(output.token_ids)
-            if self._must_stop(generation, output, now):
+            try:
+                if generation.feed(output, now):  # it must stop, and the engine does not know
+                    to_abort.append(output.request_id)
+            except Exception:  # one stream's trouble is not the others'
+                log.exception("failed on an output stream_id=%s", generation.stream_id)
+                generation.fail(INTERNAL)
                 to_abort.append(output.request_id)
             if generation.ended is not None:
                 self._retire(generation)
@@ -196,23 +163,13 @@ class Streams:
                 raised[output.request_id] = credit
             if generation.guard is not None:
                 self._judging.consider(generation)
-            if (self._starter.is_careful or generation.claimed.attempt > 1) and output.token_ids:
+            if self._starter.is_careful or generation.claimed.attempt > 1:
                 self._came_forward(generation, len(output.token_ids))
         self.publisher.flush()
         self._metrics.generated(tokens)
-        if raised and self._starter.engine is not None:
-            self._starter.engine.credit(raised)
+        self._starter.credit(raised)
         if to_abort:
-            self._tasks.create_task(self._abort(to_abort))
-
-    def _must_stop(self, generation: Generation, output: EngineOutput, now: float) -> bool:
-        """Give a generation what the engine has for it; True when the engine must stop although it does not know."""
-        try:
-            return generation.feed(output, now)
-        except Exception:  # one stream's trouble is not the others'
-            log.exception("failed on an output stream_id=%s", generation.stream_id)
-            generation.fail(INTERNAL)
-            return True
+            self._abort(to_abort)
 
     def _moved(self, generation: Generation, now: float, *, is_judged: bool = False) -> int:
         """See to a stream that has got further; return what its engine is to be told of its credit, or 0."""
@@ -252,8 +209,7 @@ class Streams:
                 self._deadlines.moved(generation)
             if generation.was_submitted and (credit := generation.take_credit()):
                 raised[generation.request_id] = credit
-        if raised and self._starter.engine is not None:
-            self._starter.engine.credit(raised)
+        self._starter.credit(raised)
 
     def held_streams(self) -> list[str]:
         """Return the ids of those that wait for credit."""
@@ -277,50 +233,25 @@ class Streams:
     def _suspend(self, generation: Generation, reason: str) -> None:
         self._tasks.create_task(self._handover.suspend(generation, reason))
 
-    async def _save(self, generations: Sequence[Generation]) -> None:
-        """Have the engine keep what it has computed for streams that somebody else goes on with."""
-        engine = self._starter.engine
-        if engine is not None:
-            await engine.checkpoint([generation.request_id for generation in generations if generation.was_submitted])
-
     async def _withdraw(self, generations: Sequence[Generation]) -> None:
         """Take streams from the engine; what it still says of them is not heard any more."""
         for generation in generations:
             self._requests.pop(generation.request_id, None)
-        await self._abort([generation.request_id for generation in generations if generation.was_submitted])
+        await self._starter.abort([generation.request_id for generation in generations if generation.was_submitted])
 
     # ---- held
 
     def _hold(self, generation: Generation, now: float) -> None:
         self._holds.add(generation, now)
         self._metrics.credit_stalls.inc()
-        self.room_changed.set()
-
-    def _show(self, states: Sequence[tuple[Generation, StreamState]]) -> None:
-        self._tasks.create_task(self._mark(states))
-
-    async def _mark(self, states: Sequence[tuple[Generation, StreamState]]) -> None:
-        marks = [
-            (generation.stream_id, generation.epoch, state, SLOW_CONSUMER if state is StreamState.HELD else "")
-            for generation, state in states
-        ]
-        try:
-            await self._queue.mark(marks)
-        except RedisError as error:
-            log.warning("cannot show who is held: %s", error)
+        self.places.changed.set()
 
     def _came_forward(self, generation: Generation, tokens: int) -> None:
-        if generation.new_tokens != tokens:
+        if not tokens or generation.new_tokens != tokens:
             return  # not its first ones
         self._starter.moved(generation)
         if generation.claimed.attempt > 1:
-            self._tasks.create_task(self._tell_progress(generation))
-
-    async def _tell_progress(self, generation: Generation) -> None:
-        try:
-            await self._queue.progress([(generation.stream_id, generation.epoch)])
-        except RedisError as error:
-            log.warning("an attempt may count that came forward: %s", error)
+            self._showing.progress(generation)
 
     # ---- starting
 
@@ -350,7 +281,7 @@ class Streams:
             self._forget(generation)
         elif self._live.get(generation.stream_id) is not generation:
             # It was lost, or given back, while the engine took it.
-            await self._abort([generation.request_id])
+            await self._starter.abort([generation.request_id])
         else:
             generation.start()
             if generation.is_held:
@@ -360,31 +291,26 @@ class Streams:
 
     # ---- guarded
 
-    def _report(self, record: Intervention) -> None:
-        self._guarding.interventions.put(record)
-        self._guarding.metrics.intervened(record)
-
     def _judged(self, generation: Generation) -> None:
         """A window was judged: the stream has ended, or its engine may go on further than before."""
         if generation.ended is not None:
             self._requests.pop(generation.request_id, None)
-            self._tasks.create_task(self._abort([generation.request_id]))
+            self._abort([generation.request_id])
             self._retire(generation)
-        elif (credit := self._moved(generation, time.monotonic(), is_judged=True)) and self._starter.engine is not None:
-            self._starter.engine.credit({generation.request_id: credit})
+        elif credit := self._moved(generation, time.monotonic(), is_judged=True):
+            self._starter.credit({generation.request_id: credit})
         self._judging.consider(generation)
 
     # ---- ending
 
     async def _cancel(self, generations: Sequence[Generation]) -> None:
-        await self._abort([generation.request_id for generation in generations])
+        await self._starter.abort([generation.request_id for generation in generations])
         for generation in generations:
             generation.cancel()
             self._retire(generation)
 
-    async def _abort(self, request_ids: Sequence[str]) -> None:
-        if self._starter.engine is not None and request_ids:
-            await self._starter.engine.abort(request_ids)
+    def _abort(self, request_ids: Sequence[str]) -> None:
+        self._tasks.create_task(self._starter.abort(request_ids))
 
     def _fail(self, generation: Generation, error: StreamError) -> None:
         generation.fail(error)
@@ -405,7 +331,7 @@ class Streams:
         self._requests.pop(generation.request_id, None)
         self._holds.remove(generation)
         self._starter.moved(generation)
-        self.room_changed.set()
+        self.places.changed.set()
         if self._live.get(generation.stream_id) is not generation:
             return False
         del self._live[generation.stream_id]
@@ -416,7 +342,7 @@ class Streams:
         if generation is not None and generation.epoch == epoch:
             generation.is_leaving = True
             self._forget(generation)
-            self._tasks.create_task(self._abort([generation.request_id]))
+            self._abort([generation.request_id])
 
     def _waiting_for_tokens(self) -> list[Generation]:
         return [g for g in self._live.values() if not (g.is_leaving or g.is_cancelling)]
@@ -429,9 +355,4 @@ class Streams:
                 self._fail(generation, STALLED)
         started = [generation for generation in stalled if generation.ended is None]
         self._tasks.create_task(self._handover.requeue(started, STALLED, blamed=started))
-        await self._abort([generation.request_id for generation in stalled])
-
-
-def spare_places(slots: int) -> int:
-    """Return how many places an engine has beyond those that are for everybody."""
-    return min(max(1, slots // SLOTS_PER_SPARE), MOST_SPARE) if slots else 0
+        await self._starter.abort([generation.request_id for generation in stalled])
