@@ -28,7 +28,8 @@ from tests.load.placement import Placement, going_first, on_core
 from tests.load.report import machine, render_table, simulated_rows, write_json
 from tests.load.simulated_case import TRANSPORTS, SimulatedLoad
 from tests.load.slow_reader_case import SlowReaderLoad
-from tests.load.vllm_case import SYSTEMS, VllmLoad
+from tests.load.vllm_case import MODES, VllmLoad
+from tests.load.vllm_systems import SYSTEMS
 from tests.support.environment import REPOSITORY_ROOT, SupportEnvironment
 from tests.support.tiny_model import tiny_model_in
 
@@ -50,7 +51,13 @@ def main(arguments: Sequence[str]) -> int:
                 tables.append(_simulated(name, one, placement, options.rounds, content))
     if options.only in {None, "vllm"}:
         model = options.model or tiny_model_in(SupportEnvironment.read().cache_dir)
-        tables.append(_vllm(VllmLoad(model, tuple(options.concurrency)), options.rounds, content))
+        vllm_load = VllmLoad(
+            model,
+            concurrencies=tuple(options.concurrency),
+            modes=tuple(options.mode),
+            prompts_per_slot=options.prompts_per_slot,
+        )
+        tables.append(_vllm(vllm_load, options.rounds, content))
     if options.only in {None, "checkpoints"}:
         model = options.model or ensure_demo_model(REPOSITORY_ROOT / "var" / "models", progress=_progress)
         tables.append(_checkpoints(CheckpointLoad(model), options.rounds, content))
@@ -88,8 +95,8 @@ def _vllm(load: VllmLoad, rounds: int, content: dict[str, Any]) -> str:
     measured = vllm_case.run_rounds(load, rounds=rounds, progress=_progress)
     content["vllm"] = {"load": {**_public(load), "model": load.name}, "rounds": measured}
     title = (
-        f"vllm bench serve: {load.name}, {load.input_tokens} tokens in, {load.output_tokens} out, "
-        f"temperature {load.temperature:g}\nmedian [range] of {rounds} rounds"
+        f"vllm bench serve: {load.name}, {load.input_tokens} tokens in, {load.output_tokens} out; "
+        f"median [range] of {rounds} rounds"
     )
     return render_table(title, (*SYSTEMS, "ratio"), vllm_case.table_rows(load, measured))
 
@@ -164,7 +171,9 @@ def _parser() -> argparse.ArgumentParser:
         "--busy-rate", type=float, default=300.0, help="of a second, shorter run (default: %(default)s)"
     )
     parser.add_argument("--model", type=Path, help="a model's folder for vLLM (default: the tests' tiny one)")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8], help="of vLLM's bench")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="of vLLM's bench")
+    parser.add_argument("--mode", nargs="+", choices=tuple(MODES), default=list(MODES), help="of vLLM's bench")
+    parser.add_argument("--prompts-per-slot", type=int, default=10, help="of vLLM's bench (default: %(default)s)")
     parser.add_argument(
         "--first", action="store_true", help="simulated engine, slow readers, crowd: run before all others (root)"
     )

@@ -24,11 +24,13 @@ class Row(Struct, frozen=True):
     columns: Sequence[Sequence[float]]
     at_most: float | None = None
     at_least: float | None = None
+    judged: int | None = None
+    """Which column has the target; all, where none is named."""
 
     def cells(self) -> list[str]:
         """Returns the line's texts: label, median with the rounds' range for each column, target, verdict."""
-        medians = [median_of(rounds) for rounds in self.columns]
-        return [self.label, *map(_with_range, self.columns), *self._target(medians)]
+        judged = self.columns if self.judged is None else [self.columns[self.judged]]
+        return [self.label, *map(_with_range, self.columns), *self._target([median_of(rounds) for rounds in judged])]
 
     def _target(self, medians: Sequence[float]) -> tuple[str, str]:
         if self.at_most is not None:

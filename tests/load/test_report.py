@@ -10,6 +10,7 @@ from tests.load.clients import SeenAnswer
 from tests.load.measurements import median_of, percentile
 from tests.load.report import Row, render_table
 from tests.load.vllm_case import VllmLoad, VllmMeasurement
+from tests.load.vllm_systems import serve_command
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.0, 1)])
@@ -39,10 +40,10 @@ def test_missed_target_is_named() -> None:
 
 
 def test_ratio_is_taken_round_by_round() -> None:
-    load = VllmLoad(Path("model"), concurrencies=(1,))
+    load = VllmLoad(Path("model"), concurrencies=(1,), modes=("greedy",))
 
     def measured(system: str, throughput: float) -> VllmMeasurement:
-        return VllmMeasurement(system, 1, 10, 100, throughput, 1.0, 1.0, 1.0, 1.0)
+        return VllmMeasurement(system, "greedy", 1, 10, 100, throughput, 1.0, 1.0, 1.0, 1.0, {"engine": 500.0})
 
     rounds = [measured("vllm serve", 100.0), measured("Headrace", 50.0)]
     rounds += [measured("Headrace", 150.0), measured("vllm serve", 200.0)]
@@ -50,7 +51,8 @@ def test_ratio_is_taken_round_by_round() -> None:
 
 
 def test_bare_server_gets_the_arguments_of_the_workers_engine() -> None:
-    command = vllm_case._serve_command(VllmLoad(Path("some") / "Model"), port=1)
+    load = VllmLoad(Path("some") / "Model", concurrencies=(1, 8))
+    command = serve_command(load.deployment, name=load.name, port=1)
     assert command[command.index("serve") + 1] == str(Path("some") / "Model")
     assert command[command.index("--served-model-name") + 1] == "model"
     assert command[command.index("--max-num-seqs") + 1] == "8"

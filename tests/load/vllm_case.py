@@ -4,28 +4,25 @@ One engine runs at a time; the order alternates between rounds. Both servers get
 engine, and the arguments that it starts its engine with.
 """
 
-import json
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
-from headrace_worker.config import prepare_vllm_environment
-from headrace_worker.vllm_arguments import engine_arguments
-from tests.load.placement import Placement
 from tests.load.report import Row
-from tests.load.stack import ENGINE_START_SECONDS, HOST, running_stack
-from tests.support.environment import REPOSITORY_ROOT, child_environment
-from tests.support.processes import Process, free_port
+from tests.load.stack import HOST
+from tests.load.vllm_client import Outcome, ask
+from tests.load.vllm_systems import SYSTEMS, running
 
-SYSTEMS = ("vllm serve", "Headrace")
-BENCH_SECONDS = 600.0
+MODES: Mapping[str, tuple[float, dict[str, Any]]] = {
+    "greedy": (0.0, {}),
+    "sampled": (1.0, {}),
+    "seeded": (1.0, {"seed": 7}),
+}
+"""How tokens are chosen: temperature, and what else is in the request. Headrace gives every sampled request a seed."""
 
 Progress = Callable[[str], None]
 
@@ -35,13 +32,14 @@ class VllmLoad(Struct, frozen=True):
 
     model: Path
     """A model's folder: nothing is downloaded."""
-    concurrencies: tuple[int, ...] = (1, 8)
+    concurrencies: tuple[int, ...] = (1, 8, 32)
+    modes: tuple[str, ...] = tuple(MODES)
     prompts_per_slot: int = 10
     """Requests of a measurement, for each of its concurrent slots."""
+    least_prompts: int = 20
     input_tokens: int = 128
     output_tokens: int = 128
     max_model_len: int = 2048
-    temperature: float = 0.0
 
     @property
     def deployment(self) -> DeploymentConfig:
@@ -60,15 +58,17 @@ class VllmLoad(Struct, frozen=True):
         """The model's public name, on both sides."""
         return self.model.name.lower()
 
-
-class BenchFailedError(Exception):
-    """A measurement is worth nothing: the tool or some of its requests failed. The message carries its output."""
+    @property
+    def cells(self) -> list[tuple[str, int]]:
+        """What is measured of each system: mode and concurrency."""
+        return [(mode, concurrency) for mode in self.modes for concurrency in self.concurrencies]
 
 
 class VllmMeasurement(Struct, frozen=True):
     """One run of `vllm bench serve`."""
 
     system: str
+    mode: str
     concurrency: int
     completed: int
     output_tokens: int
@@ -78,6 +78,13 @@ class VllmMeasurement(Struct, frozen=True):
     ttft_p95_ms: float
     tpot_p50_ms: float
     itl_p99_ms: float
+    cpu_us_per_token: dict[str, float]
+    """By process: `engine` is EngineCore, `front` what is between it and the client."""
+
+    @property
+    def front_us_per_token(self) -> float:
+        """CPU per token of everything but the engine."""
+        return sum(value for name, value in self.cpu_us_per_token.items() if name != "engine")
 
 
 def run_rounds(load: VllmLoad, *, rounds: int, progress: Progress) -> list[VllmMeasurement]:
@@ -85,95 +92,59 @@ def run_rounds(load: VllmLoad, *, rounds: int, progress: Progress) -> list[VllmM
     done = []
     for number in range(1, rounds + 1):
         for system in SYSTEMS if number % 2 else reversed(SYSTEMS):
-            progress(f"{load.name}, round {number} of {rounds}: starting {system}")
-            with _running(system, load) as (port, key):
-                for concurrency in load.concurrencies:
-                    progress(f"{load.name}, round {number} of {rounds}: {system}, concurrency {concurrency}")
-                    done.append(measure(load, system, port, key, concurrency=concurrency, seed=number))
+            progress(f"{load.name}, round {number} of {rounds}: {system}")
+            with running(system, load.deployment, name=load.name) as server:
+                done += measure(load, system, server.port, server.key, seed=number, pids=server.pids)
     return done
 
 
-def table_rows(load: VllmLoad, measured: Sequence[VllmMeasurement]) -> list[Row]:
-    """Returns the table's lines: for each concurrency and figure both systems, then their ratio round by round."""
-    figures: list[tuple[str, Callable[[VllmMeasurement], float]]] = [
-        ("output tok/s", lambda one: one.output_throughput),
-        ("TTFT p50 ms", lambda one: one.ttft_p50_ms),
-        ("TTFT p95 ms", lambda one: one.ttft_p95_ms),
-        ("TPOT p50 ms", lambda one: one.tpot_p50_ms),
-    ]
-    rows = []
-    for concurrency in load.concurrencies:
-        for label, figure in figures:
-            bare, ours = (
-                [figure(one) for one in measured if (one.system, one.concurrency) == (system, concurrency)]
-                for system in SYSTEMS
-            )
-            ratios = [mine / theirs for theirs, mine in zip(bare, ours, strict=True)]
-            rows.append(Row(f"c={concurrency}  {label}", [bare, ours, ratios]))
-    return rows
-
-
-@contextmanager
-def _running(system: str, load: VllmLoad) -> Iterator[tuple[int, str]]:
-    """Starts a system; yields its port and API key."""
-    if system == "Headrace":
-        with running_stack(load.deployment, Placement(None, None)) as stack:
-            yield stack.port, stack.api_key
-        return
-    port = free_port()
-    with (
-        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
-        Process(_serve_command(load, port), name="vllm serve", environ=_serve_environment(folder)) as server,
-    ):
-        server.wait_for_line("Application startup complete", timeout=ENGINE_START_SECONDS)
-        yield port, "none"
-
-
-def _serve_command(load: VllmLoad, port: int) -> list[str]:
-    arguments = engine_arguments(load.deployment, on_cpu=not _has_gpu())
-    model = arguments.pop("model")
-    flags = [text for name, value in arguments.items() for text in _flag(name, value)]
-    own = ["--host", HOST, "--port", str(port), "--served-model-name", load.name]
-    return [sys.executable, "-m", "tests.load.vllm_command", "serve", model, *own, *flags]
-
-
-def _flag(name: str, value: object) -> list[str]:
-    option = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{option}"] if value else []  # what a worker turns off is off in vLLM by itself
-    return [f"--{option}", json.dumps(value) if isinstance(value, dict) else str(value)]
-
-
-def _serve_environment(folder: str) -> dict[str, str]:
-    environ = child_environment()
-    prepare_vllm_environment(error_file=Path(folder) / "error.json", environ=environ)
-    # The server says that it is ready on a level that the worker's engine is silent on.
-    return {**environ, "VLLM_LOGGING_LEVEL": "INFO"}
-
-
-def _has_gpu() -> bool:
-    return os.path.exists("/dev/nvidiactl")  # noqa: PTH110  importing torch to ask it takes seconds
-
-
-def measure(load: VllmLoad, system: str, port: int, key: str, *, concurrency: int, seed: int) -> VllmMeasurement:
-    """Runs `vllm bench serve` once.
+def measure(
+    load: VllmLoad, system: str, port: int, key: str, *, seed: int, pids: Mapping[str, Sequence[int]] | None = None
+) -> list[VllmMeasurement]:
+    """Runs `vllm bench serve` once for each cell.
 
     Raises:
         BenchFailedError: It failed, or one of its requests.
     """
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        command = _bench_command(load, port, Path(folder), concurrency=concurrency, seed=seed)
-        environ = child_environment(OPENAI_API_KEY=key, HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="WARNING")
-        with Process(command, name="vllm bench serve", environ=environ, cwd=REPOSITORY_ROOT) as bench:
-            status = bench.wait(timeout=BENCH_SECONDS)
-            log = bench.log
-        if status:
-            raise BenchFailedError(f"vllm bench serve ended with {status}:\n{log}")
-        result: dict[str, Any] = json.loads((Path(folder) / "result.json").read_text("utf-8"))
-    if result["failed"]:
-        raise BenchFailedError(f"{system} failed {result['failed']} requests:\n{log}")
+    runs = [_arguments(load, port, mode, concurrency, seed=seed) for mode, concurrency in load.cells]
+    outcomes = ask(runs, key=key, pids=pids)
+    return [
+        _measurement(load, system, mode, concurrency, outcome)
+        for (mode, concurrency), outcome in zip(load.cells, outcomes, strict=True)
+    ]
+
+
+def table_rows(load: VllmLoad, measured: Sequence[VllmMeasurement]) -> list[Row]:
+    """Returns the table's lines: for each cell and figure both systems, then their ratio round by round."""
+    figures: list[tuple[str, Callable[[VllmMeasurement], float], dict[str, float]]] = [
+        ("output tok/s", lambda one: one.output_throughput, {"at_least": 0.97}),
+        ("TTFT p50 ms", lambda one: one.ttft_p50_ms, {}),
+        ("TTFT p95 ms", lambda one: one.ttft_p95_ms, {"at_most": 1.10}),
+        ("TPOT p50 ms", lambda one: one.tpot_p50_ms, {"at_most": 1.05}),
+        ("engine CPU us/token", lambda one: one.cpu_us_per_token.get("engine", 0.0), {}),
+        ("other CPU us/token", lambda one: one.front_us_per_token, {}),
+    ]
+    rows = []
+    for mode, concurrency in load.cells:
+        both = [
+            [one for one in measured if (one.system, one.mode, one.concurrency) == (system, mode, concurrency)]
+            for system in SYSTEMS
+        ]
+        for label, figure, target in figures:
+            bare, ours = ([figure(one) for one in column] for column in both)
+            ratios = [mine / theirs if theirs else 0.0 for theirs, mine in zip(bare, ours, strict=True)]
+            rows.append(Row(f"{mode}, c={concurrency}  {label}", [bare, ours, ratios], **target, judged=2))
+        parts = sorted({name for one in both[1] for name in one.cpu_us_per_token} - {"engine"})
+        rows += [Row(f"    of it {name}", [[], [one.cpu_us_per_token[name] for one in both[1]], []]) for name in parts]
+    return rows
+
+
+def _measurement(load: VllmLoad, system: str, mode: str, concurrency: int, outcome: Outcome) -> VllmMeasurement:
+    result = outcome.result
+    tokens = result["total_output_tokens"] + _warm_ups(concurrency) * load.output_tokens
     return VllmMeasurement(
         system,
+        mode,
         concurrency,
         result["completed"],
         result["total_output_tokens"],
@@ -182,10 +153,16 @@ def measure(load: VllmLoad, system: str, port: int, key: str, *, concurrency: in
         result["p95_ttft_ms"],
         result["p50_tpot_ms"],
         result["p99_itl_ms"],
+        {name: seconds / tokens * 1e6 for name, seconds in outcome.cpu_seconds.items()},
     )
 
 
-def _bench_command(load: VllmLoad, port: int, folder: Path, *, concurrency: int, seed: int) -> list[str]:
+def _warm_ups(concurrency: int) -> int:
+    return max(2, concurrency)
+
+
+def _arguments(load: VllmLoad, port: int, mode: str, concurrency: int, *, seed: int) -> list[str]:
+    temperature, body = MODES[mode]
     options = {
         "backend": "openai-chat",
         "base-url": f"http://{HOST}:{port}",
@@ -195,17 +172,17 @@ def _bench_command(load: VllmLoad, port: int, folder: Path, *, concurrency: int,
         "dataset-name": "random",
         "random-input-len": load.input_tokens,
         "random-output-len": load.output_tokens,
-        "num-prompts": load.prompts_per_slot * concurrency,
+        "num-prompts": max(load.least_prompts, load.prompts_per_slot * concurrency),
         "max-concurrency": concurrency,
-        "num-warmups": max(2, concurrency),
-        "temperature": load.temperature,
+        "num-warmups": _warm_ups(concurrency),
+        "temperature": temperature,
         # A prompt seen before would be in the prefix cache.
-        "seed": 1000 * seed + concurrency,
+        "seed": 10_000 * seed + 100 * list(MODES).index(mode) + concurrency,
         "percentile-metrics": "ttft,tpot,itl",
         "metric-percentiles": "50,95,99",
-        "result-dir": folder,
-        "result-filename": "result.json",
+        "extra-body": msgspec.json.encode(body).decode(),
     }
-    pairs = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    flags = ("--ignore-eos", "--save-result", "--disable-tqdm")
-    return [sys.executable, "-m", "tests.load.vllm_command", "bench", "serve", *pairs, *flags]
+    return [text for name, value in options.items() for text in (f"--{name}", str(value))] + [
+        "--ignore-eos",
+        "--disable-tqdm",
+    ]

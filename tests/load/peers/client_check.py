@@ -44,12 +44,18 @@ def run_check(
     """Asks with each, in turn."""
     engine = deployment(streams=load.concurrency, ttft_ms=load.ttft_ms, tokens_per_second=1000 / load.tpot_ms)
     model = tiny_model_in(SupportEnvironment.read().cache_dir)  # for its tokenizer alone
-    bench = VllmLoad(model, prompts_per_slot=load.answers_each, output_tokens=load.tokens)
+    bench = VllmLoad(
+        model,
+        concurrencies=(load.concurrency,),
+        modes=("greedy",),
+        prompts_per_slot=load.answers_each,
+        output_tokens=load.tokens,
+    )
     done = []
     with running_arms([], engine, placement, progress=progress) as (arm,):
         for number in range(1, rounds + 1):
             progress(f"load client, round {number} of {rounds}")
-            theirs = measure(bench, THEIRS, arm.port, arm.key, concurrency=load.concurrency, seed=number)
+            (theirs,) = measure(bench, THEIRS, arm.port, arm.key, seed=number)
             ours = asyncio.run(_ask(load, arm))
             done.append((ours, ClientFigures(THEIRS, theirs.ttft_p50_ms, theirs.tpot_p50_ms)))
     return done
