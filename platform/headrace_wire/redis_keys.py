@@ -356,6 +356,14 @@ def model_assets_key(fingerprint: str) -> str:
     return f"{CONTROL_TAG}:model:{fingerprint}"
 
 
+def prefix_warmth_key(prefill_id: str) -> str:
+    """Where a prompt cache is warm, named as its prefills are.
+
+    Owner: workers. HASH incarnation -> msgpack `PrefillReport` of the last prefill there; TTL a day from the last one.
+    """
+    return f"{CONTROL_TAG}:warm:{prefill_id}"
+
+
 # ---- guardrails
 
 

@@ -31,6 +31,8 @@ class EngineRequest(Struct, frozen=True):
     """Position up to which it may generate; 0 for no limit. See `Engine.credit`."""
     ahead: bool = False
     """Goes before everything that has not been served yet."""
+    behind: bool = False
+    """Goes after everything else, and takes no KV cache from anybody: nobody waits for it."""
     tenant_id: str = ""
     stream_id: str = ""
     """Whose KV checkpoint it has; empty for none."""

@@ -28,6 +28,7 @@ from headrace_worker.engine import (
 )
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.places import spare_places
+from headrace_worker.prefilling import Prefilling
 from headrace_worker.registration import ASSETS_SECONDS, register
 from headrace_worker.streams import Streams
 
@@ -50,6 +51,7 @@ class EngineHost:
         self,
         watch: DeploymentWatch,
         streams: Streams,
+        prefilling: Prefilling,
         redis: "Redis",
         config: WorkerConfig,
         metrics: WorkerMetrics,
@@ -60,6 +62,7 @@ class EngineHost:
         """`changed` is called with each new state."""
         self._watch = watch
         self._streams = streams
+        self._prefilling = prefilling
         self._redis = redis
         self._config = config
         self._metrics = metrics
@@ -176,12 +179,14 @@ class EngineHost:
                 tasks.create_task(self._follow_limit(engine, info), name="limit")
                 tasks.create_task(self._answer_warm_ups(engine, info), name="warm-ups")
                 tasks.create_task(self._keep_registered(info), name="assets")
+                tasks.create_task(self._prefilling.run(engine, info), name="prefills")
         except* EngineDeadError as group:
             deaths = group.exceptions
         raise EngineDeadError(str(deaths[0]) if deaths else "the engine has ended")
 
     def _deliver(self, outputs: list[EngineOutput]) -> None:
         self._streams.feed(outputs)
+        self._prefilling.feed(outputs)
         if not self._generated.is_set():
             self._generated.set()
 
@@ -192,6 +197,7 @@ class EngineHost:
         while True:
             self.stats = await engine.stats()
             self._streams.consider(self.stats)
+            self._prefilling.consider()
             await asyncio.sleep(STATS_SECONDS)
 
     async def _follow_limit(self, engine: Engine, info: EngineInfo) -> None:

@@ -10,8 +10,9 @@ from redis.exceptions import RedisError
 
 from headrace_wire import codec, redis_keys
 from headrace_wire.functions import Reply
-from headrace_wire.messages import Cancel, ControlMessage, Credit, WarmUp
+from headrace_wire.messages import Cancel, CancelPrefill, ControlMessage, Credit, Prefill
 from headrace_wire.request_queue import RequestQueue
+from headrace_worker.prefilling import Prefilling
 from headrace_worker.streams import Streams
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Intake:
         control: "Redis",
         streams: Streams,
         *,
+        prefilling: Prefilling,
         deployment: str,
         warm_up: Callable[[], None],
     ) -> None:
@@ -41,6 +43,7 @@ class Intake:
         self._bell = bell
         self._control = control
         self._streams = streams
+        self._prefilling = prefilling
         self._deployment = deployment
         self._warm_up = warm_up
 
@@ -63,6 +66,8 @@ class Intake:
                 )
                 for stream in claimed:
                     streams.launch(stream, owner=incarnation)
+                if claimed:
+                    self._prefilling.give_way()
                 if len(claimed) < room:  # the queue is empty
                     await asyncio.sleep(0)  # the engine gets what came before we spend time on waiting for more
                     await self._bell.wait_for_work(self._deployment, timeout_seconds=BLOCK_SECONDS)
@@ -100,7 +105,11 @@ class Intake:
                 cancelled[message.stream_id] = message.reason
             elif isinstance(message, Credit):
                 credit[message.stream_id] = max(message.up_to, credit.get(message.stream_id, 0))
-            elif isinstance(message, WarmUp):
+            elif isinstance(message, Prefill):
+                self._prefilling.put(message)
+            elif isinstance(message, CancelPrefill):
+                self._prefilling.cancel(message.prefill_id)
+            else:
                 self._warm_up()
         if cancelled:
             self._streams.cancel(cancelled)

@@ -10,6 +10,7 @@ from headrace_wire.timing import TPOT_BUCKETS_SECONDS, TTFT_BUCKETS_SECONDS, tpo
 from headrace_worker.checkpoint_metrics import CheckpointMetrics
 from headrace_worker.engine import EngineStats
 from headrace_worker.guard_metrics import GuardMetrics
+from headrace_worker.prefill_metrics import PrefillMetrics
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class WorkerMetrics:
 
         self._checkpoints = CheckpointMetrics(registry)
         self.guard = GuardMetrics(registry)
+        self.prefills = PrefillMetrics(registry)
 
     def claimed(self, claimed: Claimed) -> None:
         """Count a claim."""

@@ -49,6 +49,11 @@ class Places:
         """How many more may be claimed beyond `room`, of tenants that have none here, or few."""
         return min(spare_places(self.slots), max(0, self.room + spare_places(self.slots)))
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody waits for a first token, and whoever comes next finds a place."""
+        return self.room > 0 and not any(one.new_tokens == 0 and not one.is_held for one in self._live.values())
+
     def tenants(self) -> Mapping[str, int]:
         """Return how many streams run of each tenant that has any."""
         return Counter(one.request.tenant_id for one in self._live.values() if not one.is_held)

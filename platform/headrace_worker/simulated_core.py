@@ -67,6 +67,10 @@ def prompt_seed(prompt_ids: Sequence[int]) -> int:
     return zlib.crc32(packed) | zlib.adler32(packed) << 32
 
 
+def _turn(queued: "_Request") -> int:
+    return 2 if queued.request.behind else int(not (queued.request.ahead or queued.held_since))
+
+
 class _Request:
     __slots__ = (
         "credit",
@@ -191,7 +195,7 @@ class SimulatedCore:
         return len(self._prefilling) + len(self._decoding)
 
     def _enqueue(self, request: _Request) -> None:
-        insort(self._waiting, request, key=lambda other: not (other.request.ahead or other.held_since))
+        insort(self._waiting, request, key=_turn)
 
     def _hold(self, request: _Request) -> None:
         request.held_since = self._loop.time()

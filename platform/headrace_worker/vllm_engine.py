@@ -31,6 +31,7 @@ from headrace_worker.engine import (
 )
 from headrace_worker.engine_core.checkpoints.counts import CheckpointCounts
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
+from headrace_worker.engine_core.request_fields import BEHIND
 from headrace_worker.preimported import fork_context, has_fork_server, report_file, start_fork_server
 from headrace_worker.registration import model_assets
 from headrace_worker.vllm_arguments import (
@@ -242,7 +243,7 @@ class VllmEngine:
                 arguments["structured_outputs"] = StructuredOutputsParams(**structured)
             params = SamplingParams(**arguments, output_kind=RequestOutputKind.DELTA)
             prompt = tokens_input(prompt_ids, cache_salt=request.cache_salt or None)
-            priority = AHEAD if request.ahead else 0
+            priority = AHEAD if request.ahead else BEHIND if request.behind else 0
             collector = await self._llm.add_request(request_id, prompt, params, priority=priority)
         except (VLLMClientError, ValueError, TypeError) as error:
             too_long = self._info is not None and len(prompt_ids) >= self._info.max_model_len

@@ -22,6 +22,8 @@ from headrace_worker.guarding import Guarding
 from headrace_worker.intake import Intake
 from headrace_worker.lease import Lease
 from headrace_worker.metrics import WorkerMetrics
+from headrace_worker.prefill_reporting import PrefillReports
+from headrace_worker.prefilling import Prefilling
 from headrace_worker.streams import Streams
 
 log = logging.getLogger(__name__)
@@ -55,11 +57,17 @@ class Worker:
             guarding=Guarding(self._redis, self._judges, metrics.guard),
             checkpoints=config.checkpoints,
         )
+        self._prefilling = Prefilling(
+            metrics.prefills,
+            is_quiet=lambda: self._streams.places.is_quiet,
+            report=PrefillReports(self._redis, lambda: self._lease.incarnation).store,
+        )
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
         self._lease = Lease(self._redis, queue, self._streams, config, self._describe)
         self._host = EngineHost(
             self._watch,
             self._streams,
+            self._prefilling,
             self._redis,
             config,
             self._metrics,
@@ -71,6 +79,7 @@ class Worker:
             bell,
             self._control,
             self._streams,
+            prefilling=self._prefilling,
             deployment=config.deployment,
             warm_up=self._host.warm_up_wanted.set,
         )

@@ -55,6 +55,7 @@ class EngineBench:
     order: list[str] = field(default_factory=list)
     """Request ids, one per output, as they came."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    listeners: list[Callable[[list[EngineOutput]], None]] = field(default_factory=list)
     numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def take(self, outputs: list[EngineOutput]) -> None:
@@ -66,6 +67,8 @@ class EngineBench:
             )
             if output.finish_reason is not None:
                 self.ends[output.request_id] = output.finish_reason
+        for listener in self.listeners:
+            listener(outputs)
         self.changed.set()
 
     async def submit(

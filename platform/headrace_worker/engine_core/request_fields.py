@@ -15,3 +15,6 @@ CHECKPOINT = "headrace_checkpoint"
 TOP_K = "headrace_top_k"
 TOP_P = "headrace_top_p"
 """In place of vLLM's own, whose sort of the whole vocabulary the sampler does not need."""
+
+BEHIND = 1
+"""vLLM's priority, no field of ours: of what nobody waits for. Such a request takes no KV cache from a held one."""

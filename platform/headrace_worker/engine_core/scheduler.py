@@ -24,7 +24,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from headrace_worker.engine_core.checkpoints.connector import CheckpointConnector
 from headrace_worker.engine_core.checkpoints.counts import CheckpointCounts
-from headrace_worker.engine_core.request_fields import CREDIT, GENERATED
+from headrace_worker.engine_core.request_fields import BEHIND, CREDIT, GENERATED
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler as _Base
@@ -233,7 +233,7 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
         This is both for running requests, before vLLM preempts one of them, and for waiting ones, before they wait on.
         """
         blocks = self._allocate_slots(request, *args, **kwargs)
-        while blocks is None and self._spill_longest_held():
+        while blocks is None and request.priority < BEHIND and self._spill_longest_held():
             blocks = self._allocate_slots(request, *args, **kwargs)
         return blocks
 
