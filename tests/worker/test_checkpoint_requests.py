@@ -16,7 +16,8 @@ from headrace_worker.engine_core.checkpoints.counts import CheckpointCounts
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.simulated_engine import SimulatedEngine
 from tests.support.snapshots import simulated
-from tests.worker.conftest import Desk, RunWorker
+from tests.worker.conftest import RunWorker
+from tests.worker.desk import Desk
 
 SLOW = {"ttft_ms": 5, "tpot_ms": 5}
 

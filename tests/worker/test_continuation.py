@@ -23,7 +23,8 @@ from headrace_wire.token_log import Append
 from headrace_worker.simulated_core import prompt_seed, token_at
 from headrace_worker.simulated_tokenizer import answer_alphabet, built_in_tokenizer
 from tests.support.snapshots import simulated
-from tests.worker.conftest import Answer, Desk, RunWorker
+from tests.worker.conftest import RunWorker
+from tests.worker.desk import Answer, Desk
 from tests.worker.mortal_engine import Fate, MortalEngine
 
 FAST = {"ttft_ms": 0.5, "tpot_ms": 0.2}

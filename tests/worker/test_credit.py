@@ -9,7 +9,8 @@ from headrace_wire.messages import StreamState
 from headrace_worker.config import HoldLimits
 from headrace_worker.holding import SUSPENSIONS_PER_MINUTE
 from tests.support.snapshots import simulated
-from tests.worker.conftest import Answer, Desk, RunWorker
+from tests.worker.conftest import RunWorker
+from tests.worker.desk import Answer, Desk
 
 FAST = {"ttft_ms": 1, "tpot_ms": 1}
 QUICK = HoldLimits(hold_seconds=0.4)

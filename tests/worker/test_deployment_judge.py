@@ -16,7 +16,8 @@ from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker import deployment_judge
 from headrace_worker.deployment_judge import DeploymentJudge, conversation
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
-from tests.worker.conftest import GATEWAY, WAIT_SECONDS, Desk, EngineWorker, RunWorker
+from tests.worker.conftest import EngineWorker, RunWorker
+from tests.worker.desk import GATEWAY, WAIT_SECONDS, Desk
 
 QUESTION = "Does the text tell how to build a weapon?"
 RULE = JudgeRule(key="j", deployment="judge", question=QUESTION)

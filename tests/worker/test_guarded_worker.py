@@ -33,7 +33,8 @@ from headrace_wire.messages import Delta, FinishReason, Started, StreamState, St
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.worker import Worker
 from tests.support.snapshots import simulated, snapshot
-from tests.worker.conftest import WAIT_SECONDS, Answer, Desk, RunWorker
+from tests.worker.conftest import RunWorker
+from tests.worker.desk import WAIT_SECONDS, Answer, Desk
 
 SECRET = "open the sluice"
 ANSWER = f"The weir is old and nobody may say: {SECRET} at dawn, whoever asks for it."

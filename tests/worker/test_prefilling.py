@@ -18,7 +18,8 @@ from headrace_wire.prefill_reports import PrefillReport
 from headrace_worker.prefill_metrics import PrefillMetrics
 from headrace_worker.prefilling import Prefilling
 from tests.support.snapshots import simulated
-from tests.worker.conftest import Desk, RunWorker
+from tests.worker.conftest import RunWorker
+from tests.worker.desk import Desk
 from tests.worker.engines import EngineBench, contract_deployment, started
 
 pytestmark = pytest.mark.filterwarnings("ignore")

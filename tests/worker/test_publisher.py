@@ -23,7 +23,7 @@ from headrace_wire.request_queue import RequestQueue
 from headrace_wire.token_log import Append, TokenLog
 from headrace_worker.outbox import Outbox
 from headrace_worker.publisher import Publisher
-from tests.worker.conftest import Desk
+from tests.worker.desk import Desk
 from tests.worker.redis_proxy import RedisProxy
 
 WORKER = "worker-test"

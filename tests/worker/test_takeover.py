@@ -17,7 +17,7 @@ from headrace_wire.messages import (
 )
 from headrace_wire.token_log import Append, AppendResult, TokenLog
 from headrace_worker.takeover import FencedError, History, LogBrokenError, LogGoneError, take_over
-from tests.worker.conftest import Desk
+from tests.worker.desk import Desk
 
 OLD, NEW = 100, 200
 

@@ -11,14 +11,8 @@ import pytest
 from headrace_wire.checkpoint_folders import stream_folder
 from headrace_wire.messages import AnyLogEntry, StreamState
 from tests.support.snapshots import publish_snapshot, snapshot
-from tests.worker.conftest import (
-    ENGINE_START_SECONDS,
-    Answer,
-    Desk,
-    EngineWorker,
-    engine_deployment,
-    start_engine_worker,
-)
+from tests.worker.conftest import ENGINE_START_SECONDS, EngineWorker, engine_deployment, start_engine_worker
+from tests.worker.desk import Answer, Desk
 
 pytestmark = pytest.mark.engine
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from headrace_wire.messages import ChatTurn, Started, StreamState, StructuredOutput
-from tests.worker.conftest import ENGINE_START_SECONDS, Answer, Desk, EngineWorker
+from tests.worker.conftest import ENGINE_START_SECONDS, EngineWorker
+from tests.worker.desk import Answer, Desk
 
 pytestmark = pytest.mark.engine
 

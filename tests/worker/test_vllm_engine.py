@@ -25,13 +25,12 @@ from tests.support.processes import Process
 from tests.support.snapshots import publish_snapshot, snapshot
 from tests.worker.conftest import (
     ENGINE_START_SECONDS,
-    Answer,
-    Desk,
     EngineWorker,
     engine_children,
     engine_deployment,
     start_engine_worker,
 )
+from tests.worker.desk import Answer, Desk
 
 pytestmark = pytest.mark.engine
 

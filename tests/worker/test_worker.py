@@ -22,7 +22,8 @@ from headrace_wire.messages import (
 )
 from headrace_worker.simulated_tokenizer import built_in_tokenizer
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
-from tests.worker.conftest import Desk, RunWorker
+from tests.worker.conftest import RunWorker
+from tests.worker.desk import Desk
 from tests.worker.redis_proxy import RedisProxy
 
 SLOW = {"ttft_ms": 5, "tpot_ms": 20}
