@@ -113,7 +113,9 @@ def pace_key(deployment: str) -> str:
 
     HASH `place` (how long a place serves a stream, ms), `spread` (how waits compare with what was expected), `places`
     (how many streams all workers run at once) and `places_until` (when the last of them must have renewed),
-    `places:<worker>` and `claim:<worker>` (its last one), `number` (of claims), `turn` (of bands). TTL a day.
+    `places:<worker>` and `claim:<worker>` (its last one), `number` (of claims), `turn` (of bands), `workers` (how many
+    there are); where there are several, `running:<worker>` (streams) and `lately:<worker>` (claims, `<decayed number>
+    <when that was so>`). TTL a day.
     """
     return f"{CONTROL_TAG}:pace:{deployment}"
 
@@ -132,6 +134,26 @@ def knocks_key(deployment: str) -> str:
     Owner: the Redis functions. STREAM, empty field `d`, some 64 long, TTL a day.
     """
     return f"{CONTROL_TAG}:knocks:{deployment}"
+
+
+# Prefix affinity (`lua/_prefixes.lua`).
+
+
+def held_key(incarnation: str) -> str:
+    """Prefixes that a worker's engine holds computed. Owner: `claim`, then that worker's reports.
+
+    SET of hashes (`prefix_hashes`, 8 bytes), some 131,072 at most, TTL = lease. None where it serves its deployment
+    alone.
+    """
+    return f"{CONTROL_TAG}:held:{incarnation}"
+
+
+def own_bell_key(incarnation: str) -> str:
+    """Wakes one worker: a stream waits that it is preferred for.
+
+    Owner: the Redis functions. LIST of "1", at most 64 long, TTL 10 s; a stale ring is harmless.
+    """
+    return f"{bell_prefix()}@{incarnation}"
 
 
 def slots_key(quota_id: str) -> str:

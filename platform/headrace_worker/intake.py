@@ -70,7 +70,7 @@ class Intake:
                     self._prefilling.give_way()
                 if len(claimed) < room:  # the queue is empty
                     await asyncio.sleep(0)  # the engine gets what came before we spend time on waiting for more
-                    await self._bell.wait_for_work(self._deployment, timeout_seconds=BLOCK_SECONDS)
+                    await self._bell.wait_for_work(self._deployment, incarnation, timeout_seconds=BLOCK_SECONDS)
                 elif len(claimed) < room + spare:  # nobody for a spare place
                     await streams.places.changed.wait()
             except RedisError as error:

@@ -48,7 +48,7 @@ async def test_full_queue_refuses_and_changes_nothing(wire: Wire) -> None:
 
 
 async def test_a_waiting_worker_is_woken_by_admission(wire: Wire) -> None:
-    waiting = asyncio.create_task(wire.queue.wait_for_work("m", timeout_seconds=10))
+    waiting = asyncio.create_task(wire.queue.wait_for_work("m", WORKER, timeout_seconds=10))
     await wire.admit(new_stream_id())
     assert await asyncio.wait_for(waiting, 5)
 

@@ -32,6 +32,8 @@ local function fair_keys(queue_key)
     parked_here = tag .. ':parked-here:' .. deployment,
     places = tag .. ':places:' .. deployment,
     pace = tag .. ':pace:' .. deployment,
+    held = function(who) return tag .. ':held:' .. who end,
+    own_bell = function(who) return tag .. ':bell:@' .. who end,
     band = function(band) return tag .. ':band:' .. band .. ':' .. deployment end,
     served = function(band) return tag .. ':served:' .. band .. ':' .. deployment end,
     lane = function(band, tenant) return tag .. ':lane:' .. band .. ':' .. tenant .. ':' .. deployment end,
@@ -110,6 +112,19 @@ local function lane_take(k, band, tenant)
     redis.call('HSET', served, 'last', tenant)
   end
   return id
+end
+
+-- Put a stream that was taken back to the head of its lane, which stands where it stood.
+local function lane_return(k, record, id, tenant, band)
+  local lane, served = k.lane(band, tenant), k.served(band)
+  if redis.call('EXISTS', lane) == 0 then
+    local number = redis.call('HGET', record, 'lane_no')
+    redis.call('HSET', served, 'in:' .. tenant, number, 'out:' .. tenant, number)
+  end
+  redis.call('LPUSH', lane, id)
+  redis.call('HINCRBY', served, 'out:' .. tenant, -1)
+  redis.call('HINCRBY', served, 'n', 1)
+  redis.call('ZADD', k.band(band), 'NX', tonumber(redis.call('HGET', served, 'c:' .. tenant)) or 0, tenant)
 end
 
 local function lane_pop(k, band)
@@ -246,7 +261,7 @@ local function enqueue_ahead(record_prefix, queue_key, id)
   ring(k)
 end
 
--- Put a new stream into its tenant's lane and ring for one worker. Its gateway ends it at its deadline; the reaper a little
+-- Put a new stream into its tenant's lane; the caller rings. Its gateway ends it at its deadline; the reaper a little
 -- later, if that gateway is gone.
 local function enqueue_new(record_prefix, k, id, tenant, band, deadline)
   local record, until_ms = record_prefix .. id, int(deadline + DEADLINE_GRACE)
@@ -254,7 +269,6 @@ local function enqueue_new(record_prefix, k, id, tenant, band, deadline)
   redis.call('ZADD', k.deadlines, until_ms, id)
   redis.call('SADD', k.waiting, id)
   lane_push(k, record, id, tenant, band)
-  ring(k)
 end
 
 -- Say whether a queue of `limit` places has none for one more of a tenant's: {how many wait, 1 if it is the tenant who has too

@@ -24,7 +24,7 @@ local function places_note(k, who, places, expiry, now)
     local other = string.match(before[i], '^(.*) %d+$')
     if other == who or tonumber(before[i + 1]) <= now then
       redis.call('ZREM', k.places, before[i])
-      if other ~= who then redis.call('HDEL', k.pace, 'claim:' .. other, 'places:' .. other) end
+      if other ~= who then redis.call('HDEL', k.pace, 'claim:' .. other, 'places:' .. other, 'running:' .. other, 'lately:' .. other) end
     end
   end
   if places > 0 then redis.call('ZADD', k.places, int(expiry), who .. ' ' .. int(places)) end
@@ -35,7 +35,8 @@ local function places_note(k, who, places, expiry, now)
     latest = tonumber(known[i + 1])
   end
   redis.call('PEXPIRE', k.places, KEPT)
-  redis.call('HSET', k.pace, 'places', int(sum), 'places_until', int(latest), 'places:' .. who, int(places))
+  redis.call('HSET', k.pace, 'places', int(sum), 'places_until', int(latest), 'places:' .. who, int(places),
+    'workers', #known / 2)
   redis.call('PEXPIRE', k.pace, KEPT)
 end
 
@@ -46,9 +47,10 @@ local function places_known(k, now)
   return now <= tonumber(f[2]) and tonumber(f[1]) or 0
 end
 
--- How many streams a worker runs at once; 1 where it has not said.
+-- How many streams a worker runs at once, 1 where it has not said; and how many workers serve the deployment.
 local function places_of(k, who)
-  return tonumber(redis.call('HGET', k.pace, 'places:' .. who)) or 1
+  local f = redis.call('HMGET', k.pace, 'places:' .. who, 'workers')
+  return tonumber(f[1]) or 1, tonumber(f[2]) or 1
 end
 
 -- ---- positions

@@ -2,9 +2,10 @@
 -- KEYS  1 stream record prefix · 2 queue · 3 bucket prefix · 4 budget prefix · 5 idempotency key of the caller (optional)
 -- ARGV  1 stream id · 2 tenant id · 3 deployment · 4 request (msgpack) · 5 queue limit (streams) · 6 queue deadline (ms from now)
 --       7 record TTL while alive (ms) · 8 log TTL after the end (ms) · 9 window, and credit to start with (0: no limit)
---       10 AdmissionTerms (msgpack) · 11 value of the idempotency key · 12 its TTL (ms)
+--       10 AdmissionTerms (msgpack) · 11 hashes of the prompt's blocks, packed (`prefix_hashes`), or '' · 12 how long it may
+--       be left to a worker that holds these (ms) · 13 value of the idempotency key · 14 its TTL (ms)
 -- Returns {verdict, ...}, and nothing was changed unless it is 'queued':
---       'queued', position (1: next), rates, pace as `places` gives it · 'full', how many wait, 1 if they are the tenant's own, pace for the next of them · 'known' (a repeated call) ·
+--       'queued', position (1: next), rates, pace as `places` gives it, 1 if it may be left to a worker · 'full', how many wait, 1 if they are the tenant's own, pace for the next of them · 'known' (a repeated call) ·
 --       'duplicate', the idempotency key's value when another stream has that key ·
 --       'refused', kind, quota id, retry after (ms, -1: never), rates.
 --       rates: {limit, remaining, reset (ms)} of requests and of tokens per minute, the tightest of each, -1 where none.
@@ -23,7 +24,7 @@ define('admit', function(keys, args)
   local refusal, writes, rates = quotas_check(terms, keys[3], keys[4], now)
   if refusal then return { 'refused', refusal[1], refusal[2], int(refusal[3]), rates } end
 
-  if keys[5] then redis.call('SET', keys[5], args[11], 'PX', args[12]) end
+  if keys[5] then redis.call('SET', keys[5], args[13], 'PX', args[14]) end
   local deadline, band = now + tonumber(args[6]), terms[6]
   redis.call('HSET', record, 'tenant', tenant, 'deployment', args[3], 'request', args[4], 'epoch', '0',
     'admitted_ms', int(now), 'deadline_ms', int(deadline), 'attempts', '0', 'log_ttl_ms', args[8], 'credit', args[9],
@@ -31,12 +32,27 @@ define('admit', function(keys, args)
     'reserved', quotas_reserve(terms, writes, now), 'band', band, 'weight', terms[7], 'prompt', terms[1])
   redis.call('PEXPIRE', record, args[7])
   if #caps > 0 then redis.call('HSET', record, 'caps', cmsgpack.pack(caps)) end
+  local prefers, holder = false, nil
+  if args[11] ~= '' then
+    local workers = crew(k, now)
+    prefers = #workers > 1
+    if prefers then
+      holder = best_holder(k, workers, args[11], '')
+      redis.call('HSET', record, 'prefix', args[11], 'prefer_until', int(now + tonumber(args[12])))
+    end
+  end
   enqueue_new(keys[1], k, id, tenant, band, deadline)
+  if holder then
+    redis.call('HSET', record, 'preferred', holder.who)
+    ring_for(k, holder.who)
+  else
+    ring(k)
+  end
   local index = redis.call('LLEN', k.lane(band, tenant))
   local position, _, ahead = lane_position(k, band, tenant, index)
   local pace = pace_of(k, band, tenant, index, position, ahead, index == 1)
   if tonumber(pace[4]) >= PACE_SAMPLES then
     redis.call('HSET', record, 'expected_ms', pace[1], 'expected_with', math.abs(pace[5]))
   end
-  return { 'queued', position, rates, pace }
+  return { 'queued', position, rates, pace, prefers and 1 or 0 }
 end)

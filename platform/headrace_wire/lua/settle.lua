@@ -8,7 +8,7 @@
 -- Returns 1, or 0 when the caller is not the owner or the stream has ended already (nothing is changed).
 define('settle', function(keys, args)
   local f = redis.call('HMGET', keys[1], 'epoch', 'state', 'reserved', 'tenant', 'deployment', 'admitted_ms', 'band', 'weight',
-    'charged')
+    'charged', 'owner')
   if f[1] ~= args[2] or TERMINAL[f[2]] then return 0 end
   local now = now_ms()
   local prompt, cached, completion = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
@@ -21,12 +21,15 @@ define('settle', function(keys, args)
   if f[5] then
     local k, band = fair_keys(keys[5] .. f[5]), tonumber(f[7]) or 1
     slots_release(keys[6], k, args[1])
+    if f[10] and redis.call('HEXISTS', k.pace, 'running:' .. f[10]) == 1 then
+      redis.call('HINCRBY', k.pace, 'running:' .. f[10], -1)
+    end
     charge_generated(k, keys[1], { f[4], f[7], f[8], f[9] }, completion)
     if completion > 0 then mean_note(k, band, (INPUT_WEIGHT * prompt + OUTPUT_WEIGHT * completion) / (tonumber(f[8]) or 1)) end
   end
   redis.call('HSET', keys[2], args[1], f[1] .. ':' .. int(now))
   redis.call('HSET', keys[1], 'state', args[3], 'ended_ms', int(now))
-  redis.call('HDEL', keys[1], 'request', 'owner', 'cancel', 'reserved', 'caps')
+  redis.call('HDEL', keys[1], 'request', 'owner', 'cancel', 'reserved', 'caps', 'prefix')
   redis.call('PEXPIRE', keys[1], args[4])
   redis.call('XADD', keys[3], '*', 'stream', args[1], 'tenant', f[4] or '', 'key', payer[1], 'user', payer[2],
     'deployment_id', payer[3], 'deployment', f[5] or '', 'state', args[3], 'finish', args[5],

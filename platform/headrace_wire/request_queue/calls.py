@@ -71,8 +71,13 @@ class RequestQueue:
         queue_timeout_seconds: float,
         idempotency: Idempotency | None = None,
         terms: AdmissionTerms | None = None,
+        prefix: Sequence[bytes] = (),
+        prefer_seconds: float = 0.0,
     ) -> Call:
-        """Return the admission call; `parse_admission` reads its answer."""
+        """Return the admission call; `parse_admission` reads its answer.
+
+        `prefix`: hashes of the prompt's blocks; for `prefer_seconds` it is left to a worker that holds these.
+        """
         keys = [
             redis_keys.stream_prefix(),
             redis_keys.queue_key(request.deployment),
@@ -90,6 +95,8 @@ class RequestQueue:
             request.log_ttl_seconds * 1000,
             request.window,
             codec.encode(terms or AdmissionTerms(0, request.sampling.max_tokens)),
+            b"".join(prefix),
+            int(prefer_seconds * 1000),
         ]
         if idempotency is not None:
             keys.append(redis_keys.idempotency_key(request.tenant_id, idempotency.key_digest))
@@ -162,6 +169,11 @@ class RequestQueue:
             args += [target, codec.encode(message)]
         keys = [redis_keys.control_prefix(), redis_keys.stream_prefix()]
         return int(await self._functions.call("tell", keys, args))
+
+    async def offer(self, stream_ids: Sequence[str]) -> int:
+        """Let any worker have what was left to preferred ones; returns how many of these streams still waited."""
+        keys = [redis_keys.stream_prefix(), redis_keys.queue_prefix()]
+        return int(await self._functions.call("offer", keys, list(stream_ids)))
 
     async def places(self, stream_ids: Sequence[str]) -> list[Place | None]:
         """Return where waiting streams stand; None for one that does not wait (any more)."""
@@ -271,9 +283,13 @@ class RequestQueue:
             raise LeaseLostError(incarnation)
         return [claimed_stream(row) for row in rows]
 
-    async def wait_for_work(self, deployment: str, *, timeout_seconds: float) -> bool:
-        """Block until the deployment's bell rings; False on timeout. Needs a connection of its own (it blocks)."""
-        return await self._redis.blpop([redis_keys.bell_key(deployment)], timeout=timeout_seconds) is not None
+    async def wait_for_work(self, deployment: str, incarnation: str, *, timeout_seconds: float) -> bool:
+        """Block until the worker's own bell rings, or the deployment's; False on timeout.
+
+        Needs a connection of its own (it blocks).
+        """
+        bells = [redis_keys.own_bell_key(incarnation), redis_keys.bell_key(deployment)]
+        return await self._redis.blpop(bells, timeout=timeout_seconds) is not None
 
     async def mark(self, states: Sequence[tuple[str, int, StreamState, str]]) -> int:
         """Say of owned streams (stream id, epoch, running or held, reason) how they do; returns how many were ours."""

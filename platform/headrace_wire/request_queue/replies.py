@@ -71,6 +71,19 @@ class Admission(Struct, frozen=True):
     rates: Rates = Rates()
     place: Place | None = None
     """Where it waits, with the pace of those before it; FULL: when the next of those that wait should go."""
+    may_be_left: bool = False
+    """Workers may leave it to a preferred one: when that time is over, it is to be offered to all (`offer`)."""
+
+
+class Preference(StrEnum):
+    """What became of leaving a stream to the worker that holds its prompt's beginning."""
+
+    NONE = ""
+    """No worker was preferred."""
+    TAKEN = "taken"
+    """The preferred one has it."""
+    EXPIRED = "expired"
+    """It did not take it in time, or had too much to do then: another one has it."""
 
 
 class Claimed(Struct, frozen=True):
@@ -88,6 +101,9 @@ class Claimed(Struct, frozen=True):
     """Position up to which it may generate; 0 for no limit."""
     had_owner: bool = False
     """Somebody served it before: it goes on from its log."""
+    preference: Preference = Preference.NONE
+    held_blocks: int = 0
+    """Blocks of its prompt that this worker's engine should have computed, as the index says."""
 
 
 class Taken(Struct, frozen=True):
@@ -175,8 +191,9 @@ def admission(reply: Reply) -> Admission:
         refusal = Refusal(RefusalKind(kind.decode()), quota_id.decode(), retry / 1000 if retry >= 0 else -1)
         return Admission(verdict, refusal=refusal, rates=_rates(rates))
     if verdict is Verdict.QUEUED:
-        position, rates, pace = rest
-        return Admission(verdict, position, rates=_rates(rates), place=place([position, 0, 0, 0, pace]))
+        position, rates, pace, prefers = rest
+        where = place([position, 0, 0, 0, pace])
+        return Admission(verdict, position, rates=_rates(rates), place=where, may_be_left=bool(prefers))
     if verdict is Verdict.FULL:
         number, own, pace = rest
         return Admission(verdict, int(number), is_own_queue=bool(own), place=place([1, 0, 0, 0, pace]))
@@ -202,7 +219,7 @@ def place(row: Reply) -> Place | None:
 
 def claimed_stream(row: Reply) -> Claimed:
     """Read one row of `claim`."""
-    stream_id, epoch, admitted_ms, claimed_ms, attempt, late, request, credit, epoch_before = row
+    stream_id, epoch, admitted_ms, claimed_ms, attempt, late, request, credit, epoch_before, preference, blocks = row
     return Claimed(
         stream_id.decode(),
         int(epoch),
@@ -212,6 +229,8 @@ def claimed_stream(row: Reply) -> Claimed:
         codec.decode_request(request),
         int(credit),
         int(epoch_before or 0) > 0,
+        Preference(preference.decode()),
+        int(blocks),
     )
 
 
