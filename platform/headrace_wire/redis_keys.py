@@ -300,6 +300,25 @@ def soft_limits_key() -> str:
     return f"{CONTROL_TAG}:soft-limits"
 
 
+# ---- drafts
+
+
+def draft_bucket_key(tenant_id: str) -> str:
+    """What a tenant may still have computed for drafts. Owner: `draft`.
+
+    HASH `tokens` (what is left, a decimal fraction) and `tokens_ms` (when that was so); TTL as `bucket_key`.
+    """
+    return f"{CONTROL_TAG}:draft-bucket:{tenant_id}"
+
+
+def drafts_key(tenant_id: str) -> str:
+    """Drafts of a tenant that are being computed. Owner: `draft`.
+
+    ZSET prefill id -> until when it is counted at most, Redis milliseconds; TTL that of the newest.
+    """
+    return f"{CONTROL_TAG}:drafts:{tenant_id}"
+
+
 # ---- logs and delivery
 
 
