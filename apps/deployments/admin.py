@@ -49,7 +49,7 @@ class ModelDeploymentAdmin(ServiceAdmin):
                 "description": _("Workers that run already take these over when they are restarted."),
             },
         ),
-        (_("Batching"), {"fields": ["max_num_seqs", ("batch_min", "batch_max"), "batch_dynamic"]}),
+        (_("Batching"), {"fields": ["max_num_seqs", ("batch_min", "batch_max"), "batch_dynamic", "prefills_drafts"]}),
         (
             _("Prices"),
             {

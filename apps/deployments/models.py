@@ -80,6 +80,11 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         default=True,
         help_text=_("The worker moves between the two bounds by the measured time per token. Off: always the largest."),
     )
+    prefills_drafts = models.BooleanField(
+        _("computes drafts"),
+        default=True,
+        help_text=_("Idle workers compute prompts while users type them, so that the first token comes sooner."),
+    )
     default_max_tokens = models.PositiveIntegerField(
         _("default answer length (max_tokens)"),
         default=512,

@@ -58,6 +58,7 @@ def deployment_configs() -> list[DeploymentConfig]:
             batch_min=row.batch_min,
             batch_max=row.batch_max,
             batch_dynamic=row.batch_dynamic,
+            prefills_drafts=row.prefills_drafts,
         )
         for row in ModelDeployment.objects.defer("last_error").order_by("pk")
     ]

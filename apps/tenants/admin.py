@@ -60,6 +60,7 @@ class TenantAdmin(ServiceAdmin):
                     ("stream_window", "stall_timeout_seconds", "max_connections"),
                     "detached_policy",
                     ("detached_tokens", "detached_grace_seconds"),
+                    "draft_tokens_per_minute",
                 ],
                 "description": _(
                     "How far the engine runs ahead of a client, and what happens when the client is gone."

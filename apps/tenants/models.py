@@ -109,6 +109,12 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
         default=ExcerptRetention.REDACTED,
         help_text=_("What is kept of a text in which a guardrail found something."),
     )
+    draft_tokens_per_minute = models.PositiveIntegerField(
+        _("tokens for drafts per minute"),
+        default=100_000,
+        validators=[MaxValueValidator(1_000_000_000)],
+        help_text=_("While users type, idle workers compute the prompt so far, up to so many tokens. 0: off."),
+    )
     plan = models.ForeignKey(
         "quotas.Plan",
         on_delete=models.PROTECT,

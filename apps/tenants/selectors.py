@@ -29,6 +29,12 @@ def membership_get(*, tenant: Tenant, user: AbstractBaseUser) -> Membership | No
     return Membership.objects.for_tenant(tenant).filter(user_id=user.pk).select_related("tenant", "user").first()
 
 
+def membership_find(*, tenant_id: str, user_id: str) -> Membership | None:
+    """Returns the place of a user in a tenant by their ids, or None: also where one of them is inactive."""
+    found = Membership.all_tenants.filter(tenant_id=tenant_id, user_id=user_id)
+    return found.filter(user__is_active=True, tenant__is_active=True).select_related("tenant").first()
+
+
 def membership_list(*, user: AbstractBaseUser) -> QuerySet[Membership]:
     """Returns the user's places in active tenants, by name."""
     return (
@@ -72,6 +78,7 @@ def tenant_configs() -> list[TenantConfig]:
                 kind for kind, name in INEXACT_FIELDS.items() if getattr(tenant, name) == InexactPolicy.CONTINUE
             ),
             intervention_excerpts=ExcerptRetention(tenant.intervention_excerpts),
+            draft_tokens_per_minute=tenant.draft_tokens_per_minute,
             **_plan_fields(tenant),
         )
         for tenant in Tenant.objects.select_related("plan").order_by("pk")

@@ -94,6 +94,8 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Band of requests that name none: 0 (high) to 3 (low)."""
     request_priorities: frozenset[int] = frozenset()
     """Bands that a request may name besides."""
+    draft_tokens_per_minute: int = 100_000
+    """What may be computed for prompts that are still being typed; 0 for nothing."""
 
 
 class ApiKeyConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +155,8 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Upper bound of concurrently running requests a worker claims; None takes `max_num_seqs`."""
     batch_dynamic: bool = True
     """Let the worker move between the bounds by measured TPOT; otherwise it always fills up to `batch_max`."""
+    prefills_drafts: bool = True
+    """Whether prompts are computed while they are still being typed."""
 
 
 class QuotaConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,9 @@ from headrace_wire.snapshot import DeploymentConfig
 
 def test_snapshot_section(deployment: ModelDeployment) -> None:
     assert deployment_configs() == [DeploymentConfig(id=deployment.id.hex, name="tiny", model="models/tiny")]
+    deployment.prefills_drafts = False
+    services.deployment_update(deployment=deployment)
+    assert not deployment_configs()[0].prefills_drafts
 
 
 def test_prices_are_whole_millionths_in_the_snapshot(deployment: ModelDeployment) -> None:

@@ -33,6 +33,7 @@ def tenant_form(**changes: Any) -> dict[str, Any]:
         "detached_tokens": "256",
         "detached_grace_seconds": "30",
         "stall_timeout_seconds": "60",
+        "draft_tokens_per_minute": "100000",
         "inexact_penalties": "continue",
         "inexact_precision": "continue",
         "inexact_sampling": "continue",

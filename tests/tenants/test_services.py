@@ -216,8 +216,10 @@ def test_snapshot_section(tenant: Tenant) -> None:
     tenant.is_active = False
     tenant.inexact_penalties = InexactPolicy.FAIL
     tenant.intervention_excerpts = ExcerptRetention.FULL
+    tenant.draft_tokens_per_minute = 0
     services.tenant_update(tenant=tenant)
     config = selectors.tenant_configs()[0]
     assert not config.active
     assert config.continue_inexactly == {Inexact.PRECISION, Inexact.SAMPLING}
     assert config.intervention_excerpts is wire.ExcerptRetention.FULL
+    assert config.draft_tokens_per_minute == 0
