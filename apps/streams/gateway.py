@@ -15,6 +15,7 @@ from apps.streams.connections import ConnectionLimit
 from apps.streams.credit_book import CreditBook
 from apps.streams.delivery import Delivery
 from apps.streams.detachment import Departure, Detachment
+from apps.streams.drafts import DraftBook
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
 from apps.streams.limits import QueueNews, StreamLimit
@@ -24,6 +25,7 @@ from apps.streams.waiting_room import Waiting, WaitingRoom
 from headrace_guard.policy_store import PolicyStore
 from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
+from headrace_wire.draft_budget import DraftBudget
 from headrace_wire.errors import InvalidApiKeyError
 from headrace_wire.ids import GATEWAY_KIND, new_incarnation
 from headrace_wire.intervention_log import InterventionLog
@@ -70,6 +72,8 @@ class Gateway:
         self.connections = connections or ConnectionLimit()
         self.policies = PolicyStore(policy_bodies(self.redis))
         self.interventions = InterventionLog(self.redis)
+        self.drafts = DraftBook()
+        self.draft_budget = DraftBudget(self.redis, self.functions)
         self.credit = CreditBook(self.queue)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
@@ -200,6 +204,7 @@ class Gateway:
         while True:
             await asyncio.sleep(min(TICK_SECONDS, self.lease_seconds / 4))
             self._end_revoked()  # keys expire without anybody's doing
+            self.drafts.sweep()
             try:
                 await self._renew()
                 await self._reap()

@@ -48,3 +48,22 @@ TRANSPORT_BUFFERED = Gauge(
 GARBAGE_FREED = Counter("headrace_garbage_freed_total", "What sweeps after dead processes freed.", ["kind"])
 CHECKPOINTS_FREED_BYTES = Counter("headrace_checkpoints_freed_bytes_total", "Disk space that such sweeps gave back.")
 GARBAGE_FREED_BYTES = Counter("headrace_garbage_freed_bytes_total", "Redis memory of what such sweeps deleted.")
+
+DRAFT_TOKENS = Counter(
+    "headrace_draft_tokens_total", "Tokens that were to be computed while their prompt was typed.", ["deployment"]
+)
+DRAFT_TOKENS_WASTED = Counter(
+    "headrace_draft_tokens_wasted_total", "Those of them with which no prompt began that was sent here.", ["deployment"]
+)
+DRAFTS_SETTLED = Counter(
+    "headrace_drafts_settled_total",
+    "Drafts by what came of them: a prompt was sent that begins with what was computed (hit), or none was (missed).",
+    ["deployment", "outcome"],
+)
+DRAFTS_OFF = Counter("headrace_drafts_off_total", "Drafts for which nothing was computed, by reason.", ["reason"])
+DRAFTED_TTFT = Histogram(
+    "headrace_drafted_time_to_first_token_seconds",
+    "As headrace_time_to_first_token_seconds, of the prompts that begin with what was computed while they were typed.",
+    ["deployment", "transport"],
+    buckets=TTFT_BUCKETS_SECONDS,
+)

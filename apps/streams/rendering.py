@@ -23,6 +23,12 @@ from headrace_wire.messages import ChatTurn
 
 log = structlog.get_logger(__name__)
 
+OPEN_END = "\ufdd0"
+"""Stands where an unfinished message goes on. Unicode will never make a character of it."""
+
+LONGEST_MERGE = 32
+"""Tokens that a further character may change at most, also in a long text without a space."""
+
 
 class PromptRenderer:
     """Turns a conversation into prompt ids. Building one takes a while (the tokenizer is parsed): do it in a thread."""
@@ -47,16 +53,51 @@ class PromptRenderer:
         Raises:
             InvalidRequestError: the model's template refuses the conversation (roles out of order, for example).
         """
+        # The template writes its own special tokens.
+        ids: list[int] = self._tokenizer.encode(self._text(conversation), add_special_tokens=False).ids
+        return ids
+
+    def render_open(self, conversation: Sequence[ChatTurn]) -> list[int]:
+        """Return the ids with which the prompt begins however the last message goes on; empty where that is not known.
+
+        A further character may cut the text before it into other tokens, but only within the word that it belongs to
+        and, where that looks ahead, the one before it; where a tokenizer knows no words, no merge reaches as far back
+        as `LONGEST_MERGE`.
+
+        Raises:
+            InvalidRequestError: the model's template refuses the conversation.
+        """
+        *earlier, last = conversation
+        text = self._text([*earlier, ChatTurn(last.role, last.content + OPEN_END)])
+        at = text.find(OPEN_END)
+        if at < 0 or OPEN_END in last.content:
+            return []
+        encoding = self._tokenizer.encode(text[:at], add_special_tokens=False)
+        return list(encoding.ids[: _closed(encoding.word_ids)])
+
+    def _text(self, conversation: Sequence[ChatTurn]) -> str:
         messages = [{"role": turn.role, "content": turn.content} for turn in conversation]
         try:
-            text = self._template.render(messages=messages, add_generation_prompt=True, tools=None, **self._special)
+            text: str = self._template.render(
+                messages=messages, add_generation_prompt=True, tools=None, **self._special
+            )
         except jinja2.TemplateError as error:
             raise InvalidRequestError(
                 f"The model's chat template refused the messages: {error}", param="messages"
             ) from error
-        # The template writes its own special tokens.
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return text
+
+
+def _closed(words: Sequence[int | None]) -> int:
+    """Return how many of the tokens of a text stay as they are when it goes on."""
+    end = len(words)
+    floor = max(0, end - LONGEST_MERGE)
+    last = words[-1] if words else None
+    if last is None:
+        return floor
+    while end > floor and (word := words[end - 1]) is not None and word >= last - 1:
+        end -= 1
+    return end
 
 
 def _raise_template_error(message: str) -> NoReturn:

@@ -78,13 +78,33 @@ async def input_guard(
     return GuardedInput(turns, terms, tuple(guard.names), awaits_verdict=bool(guard.input_rules))
 
 
-async def _scanned(guard: Guard, conversation: Sequence[ChatTurn]) -> "_Judged":
+async def draft_guard(
+    *, gateway: Gateway, caller: Caller, deployment: DeploymentConfig, conversation: Sequence[ChatTurn]
+) -> tuple[ChatTurn, ...] | None:
+    """Return a conversation whose last message is unfinished, as the model will read it however that goes on.
+
+    What the light rules may still change or block is left off the last message. None: it is blocked already. Nothing is
+    recorded: nobody has asked for anything yet.
+
+    Raises:
+        GuardrailUnavailableError: a policy that applies cannot be had.
+    """
+    attachments = gateway.config.guardrails(caller, deployment)
+    if not attachments:
+        return tuple(conversation)
+    digests = tuple(attachment.digest for attachment in attachments)
+    guard = gateway.policies.known(digests) or await _compiled(gateway, digests)
+    judged = await _scanned(guard, conversation, is_open=True)
+    return judged.turns if judged.block is None else None
+
+
+async def _scanned(guard: Guard, conversation: Sequence[ChatTurn], *, is_open: bool = False) -> "_Judged":
     scanner = guard.input_scanner
     if scanner is None:
         return _Judged(tuple(conversation), [])
     if sum(len(turn.content) for turn in conversation) <= SCAN_AT_ONCE_CHARACTERS:
-        return _judge(scanner, conversation)
-    return await asyncio.to_thread(_judge, scanner, conversation)
+        return _judge(scanner, conversation, is_open=is_open)
+    return await asyncio.to_thread(_judge, scanner, conversation, is_open=is_open)
 
 
 async def _compiled(gateway: Gateway, digests: tuple[str, ...]) -> Guard:
@@ -104,14 +124,19 @@ class _Judged(Struct, frozen=True):
     block: Hit | None = None
 
 
-def _judge(scanner: Scanner, conversation: Sequence[ChatTurn]) -> _Judged:
-    """Return the turns as they may be read, what was found in the new ones, and what blocks the request."""
+def _judge(scanner: Scanner, conversation: Sequence[ChatTurn], *, is_open: bool = False) -> _Judged:
+    """Return the turns as they may be read, what was found in the new ones, and what blocks the request.
+
+    `is_open`: the last one is not over, and only what stays of it whatever comes may be read.
+    """
     fresh_from = _fresh_from(conversation)
     turns: list[ChatTurn] = []
     found: list[Hit] = []
     for index, turn in enumerate(conversation):
         scan = scanner.open()
-        content = scan.push(turn.content) + (scan.flush() if scan.block is None else "")
+        content = scan.push(turn.content)
+        if scan.block is None and not (is_open and index == len(conversation) - 1):
+            content += scan.flush()
         if index >= fresh_from:
             found += scan.hits
             if scan.block is not None:

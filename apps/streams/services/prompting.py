@@ -35,7 +35,7 @@ def length_check(gateway: Gateway, deployment: DeploymentConfig, conversation: S
         ContextLengthError: there are too many characters for any text.
     """
     renderer = gateway.renderers.get(gateway.fleet.fingerprint(deployment.name))
-    limit = _context_limit(gateway, deployment) or (renderer.max_model_len if renderer is not None else 0)
+    limit = context_limit(gateway, deployment) or (renderer.max_model_len if renderer is not None else 0)
     characters = sum(len(turn.content) for turn in conversation)
     if limit and characters > limit * MAX_CHARACTERS_PER_TOKEN:
         raise ContextLengthError(
@@ -54,7 +54,7 @@ def sampling_complete(
         ContextLengthError: prompt and answer do not fit.
     """
     max_tokens = sampling.max_tokens
-    limit = _context_limit(gateway, deployment)
+    limit = context_limit(gateway, deployment)
     if prompt_ids is not None and limit:
         room = limit - len(prompt_ids)
         if room < max(1, max_tokens):
@@ -72,7 +72,8 @@ def sampling_complete(
     return SamplingParams(**{**known, **changes})
 
 
-def _context_limit(gateway: Gateway, deployment: DeploymentConfig) -> int:
+def context_limit(gateway: Gateway, deployment: DeploymentConfig) -> int:
+    """Return how many tokens prompt and answer may have together; 0 where nobody has said."""
     reported = [w.max_model_len for w in gateway.fleet.workers(deployment.name) if w.max_model_len]
     return min(reported) if reported else deployment.max_model_len or 0
 

@@ -1,7 +1,5 @@
 """Starting a stream: prompt ids, what the caller left open, admission."""
 
-import hashlib
-import hmac
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,6 +17,7 @@ from apps.streams.services.ending import RETRY_AFTER_SECONDS
 from apps.streams.services.guarding import input_guard
 from apps.streams.services.prompting import length_check, most_tokens, prompt_ids_render, sampling_complete
 from apps.streams.services.reading import stream_attach, window_of
+from apps.streams.services.salting import cache_salt
 from apps.streams.subscription import Subscription
 from apps.streams.waiting_room import MIN_SAMPLES
 from headrace_wire.admission import AdmissionTerms, Rates
@@ -141,6 +140,7 @@ async def stream_start(
     )
     # Before admission, so that nothing can be delivered that nobody waits for.
     subscription = gateway.delivery.subscribe(stream_id, caller=caller)
+    gateway.drafts.sent(caller.tenant.id, deployment.name, stream_id, request.prompt_ids)
     try:
         await gateway.limit.turn(on_wait)
         caller = gateway.config.renewed(caller)  # the wait may have been long
@@ -188,11 +188,6 @@ def _check_priority(caller: Caller, priority: int | None) -> None:
             f"`priority` must be one of {', '.join(map(str, sorted(allowed)))}: your plan allows no other.",
             param="priority",
         )
-
-
-def cache_salt(secret: bytes, tenant_id: str) -> str:
-    """Return the prefix-cache partition of a tenant; a client can neither choose nor guess it (CVE-2025-46570)."""
-    return hmac.new(secret, f"cache-salt:{tenant_id}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
 async def _admit(
