@@ -9,11 +9,12 @@ from headrace_wire.messages import AnyLogEntry, Delta, Ended, Started
 class Answer:
     """Collects from log entries what an edge needs beside their text."""
 
-    def __init__(self, deployment: str, transport: str, started_at: float) -> None:
-        """`started_at` is `time.perf_counter()` when the request arrived."""
+    def __init__(self, deployment: str, transport: str, started_at: float, *, was_drafted: bool = False) -> None:
+        """`started_at`: `time.perf_counter()` when the request arrived; `was_drafted`: its prompt was begun before."""
         self.deployment = deployment
         self.transport = transport
         self.started_at = started_at
+        self._was_drafted = was_drafted
         self.queue_seconds = 0.0
         self.ttft_seconds: float | None = None
         self.ended: Ended | None = None
@@ -49,6 +50,8 @@ class Answer:
         if self.ttft_seconds is None:
             self.ttft_seconds = time.perf_counter() - self.started_at
             metrics.TTFT.labels(self.deployment, self.transport).observe(self.ttft_seconds)
+            if self._was_drafted:
+                metrics.DRAFTED_TTFT.labels(self.deployment, self.transport).observe(self.ttft_seconds)
 
     def close(self) -> None:
         """Write what is counted once per answer; call once."""

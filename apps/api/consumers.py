@@ -9,6 +9,7 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from apps.accounts.tickets import InvalidTicketError, chat_ticket_read
+from apps.api.draft_desk import DraftDesk
 from apps.api.frame_rate import FrameRate
 from apps.api.http import presented_key
 from apps.api.origin import is_allowed_origin
@@ -17,6 +18,7 @@ from apps.api.protocol import (
     TICKET_PREFIX,
     Ack,
     CancelFrame,
+    DraftFrame,
     Frame,
     Generate,
     Resume,
@@ -59,6 +61,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         self._pumps: dict[StreamPump, asyncio.Task[None]] = {}
         self._frames = FrameRate()
         self._errands: set[asyncio.Task[None]] = set()
+        self._drafts = DraftDesk(self._tell)
         self._counted_as: Caller | None = None
         self._session_group = ""
         """Of a browser's sign-in, which this socket ends with; empty for a key's."""
@@ -105,6 +108,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             self.gateway.connections.leave(self._counted_as)
             self._counted_as = None
         await cancel_and_wait(*self._pumps.values())
+        await self._drafts.close()
         await asyncio.gather(*self._errands, return_exceptions=True)
 
     async def session_ended(self, message: dict[str, Any]) -> None:  # noqa: ARG002
@@ -116,6 +120,9 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             self._start_pump(frame)
         elif isinstance(frame, CancelFrame):
             await self._set_going(self._cancel(frame.stream_id))
+        elif isinstance(frame, DraftFrame):
+            self.caller = self.gateway.config.renewed(self.caller)
+            self._drafts.put(self.gateway, self.caller, frame)
 
     async def _set_going(self, errand: Coroutine[Any, Any, None]) -> None:
         """Have something done beside the frames: one that waited for the client here would keep the next ones unheard.
@@ -152,6 +159,8 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         )
         task = asyncio.create_task(pump.run())
         self._pumps[pump] = task
+        if isinstance(frame, Generate):
+            self._drafts.withdraw()
         task.add_done_callback(lambda _: self._pumps.pop(pump, None))
 
     async def _cancel(self, stream_id: str) -> None:

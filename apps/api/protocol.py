@@ -1,7 +1,7 @@
 """The WebSocket protocol `headrace.v1`: JSON text frames, many streams on one connection.
 
-Client to server: `generate`, `resume`, `cancel`, `ack`. Server to client: `queued`, `started`, `delta`, `retract`,
-`replacement`, `end`, `error`.
+Client to server: `generate`, `resume`, `cancel`, `ack`, `draft`. Server to client: `queued`, `started`, `delta`,
+`retract`, `replacement`, `end`, `error`, `draft_off`.
 `seq` is the position of the last token that a frame covers; a client resumes with the last `seq` it has. The page
 `docs/websocket.md` describes every field.
 """
@@ -12,6 +12,7 @@ from msgspec import Struct
 from apps.api.answer import Answer
 from apps.api.error_rendering import error_object, logged_error
 from apps.api.requests import ChatMessage, SamplingFields, invalid_field
+from apps.streams.drafts import DraftOff
 from apps.streams.limits import QueueNews
 from headrace_wire.errors import HeadraceError, InvalidRequestError
 from headrace_wire.messages import Ended, Replacement, Started
@@ -59,7 +60,20 @@ class Ack(Struct, kw_only=True, tag_field="type", tag="ack"):
     seq: int
 
 
-Frame = Generate | Resume | CancelFrame | Ack
+class DraftFrame(Struct, kw_only=True, tag_field="type", tag="draft"):
+    """The user is typing: `text` is so much of the message that comes after `messages`, or after the chat's own.
+
+    An empty text takes the draft back. There is no answer, except that drafts are of no use.
+    """
+
+    model: str
+    text: str
+    messages: list[ChatMessage] | None = None
+    conversation: str | None = None
+    ref: str | None = None
+
+
+Frame = Generate | Resume | CancelFrame | Ack | DraftFrame
 
 _decoder = msgspec.json.Decoder(Frame)
 _encode = msgspec.json.encode
@@ -81,7 +95,7 @@ def parse_frame(text: str | None) -> Frame:
         raise InvalidRequestError(f"The frame is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise InvalidRequestError("The frame is nested too deeply.") from error
-    if isinstance(frame, Generate | Resume) and frame.ref is not None and len(frame.ref) > MAX_REF_LENGTH:
+    if isinstance(frame, Generate | Resume | DraftFrame) and frame.ref is not None and len(frame.ref) > MAX_REF_LENGTH:
         raise InvalidRequestError(f"`ref` may have at most {MAX_REF_LENGTH} characters.", param="ref")
     return frame
 
@@ -154,6 +168,16 @@ class FrameWriter:
 def waiting_frame(news: QueueNews, *, ref: str | None) -> str:
     """Return a `queued` frame of a stream that has no id yet: it waits in the gateway's line."""
     fields: dict[str, object] = {"type": "queued", **_place(news)}
+    if ref is not None:
+        fields["ref"] = ref
+    return _encode(fields).decode()
+
+
+def draft_off_frame(off: DraftOff, *, ref: str | None) -> str:
+    """Return the frame that says that nothing is computed for drafts, and when to try again."""
+    fields: dict[str, object] = {"type": "draft_off", "reason": off.reason.value}
+    if off.retry_after_seconds is not None:
+        fields["retry_after_ms"] = round(off.retry_after_seconds * 1000)
     if ref is not None:
         fields["ref"] = ref
     return _encode(fields).decode()

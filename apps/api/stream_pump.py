@@ -95,7 +95,8 @@ class StreamPump:
             follower, deployment = await self._resume(self._frame)
         assert self.stream_id is not None  # noqa: S101 - set by both branches above
         writer = FrameWriter(self.stream_id, self._frame.ref)
-        answer = Answer(deployment, "ws", self._arrived_at)
+        was_drafted = self._gateway.drafts.was_hit(self.stream_id)
+        answer = Answer(deployment, "ws", self._arrived_at, was_drafted=was_drafted)
         try:
             while not self.ended:
                 entries = await follower.next()

@@ -1,5 +1,6 @@
 """Reads of conversations. `conversation_get` is the one way to a conversation on behalf of a caller."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple, Self
 from uuid import UUID
@@ -140,16 +141,36 @@ def prompt_build(*, answer: Message) -> list[ChatTurn]:
     both sides of it become one. A question that a guardrail blocked is left out with what stands in its answer's place:
     it is not to be heard, and would have whatever is asked next blocked, too.
     """
+    earlier = answer.conversation.messages.filter(position__lt=answer.position).order_by("position")
+    return _from_user(_turns(list(earlier)))
+
+
+def draft_prompt_build(*, conversation: Conversation, text: str) -> list[ChatTurn] | None:
+    """Returns what `prompt_build` will say once `text` is sent; None while an answer is being written."""
+    messages = list(conversation.messages.order_by("position"))
+    if messages and messages[-1].is_streaming:
+        return None
+    turns = _turns(messages)
+    _append(turns, MessageRole.USER, text)
+    return _from_user(turns)
+
+
+def _turns(messages: Sequence[Message]) -> list[ChatTurn]:
     turns: list[ChatTurn] = []
-    earlier = list(answer.conversation.messages.filter(position__lt=answer.position).order_by("position"))
-    blocked = {message.position for message in earlier if _was_question_blocked(message)}
-    for message in earlier:
-        if not message.content or message.position in blocked or message.position + 1 in blocked:
-            continue
-        if turns and turns[-1].role == message.role:
-            turns[-1] = ChatTurn(message.role, f"{turns[-1].content}\n\n{message.content}")
-        else:
-            turns.append(ChatTurn(message.role, message.content))
+    blocked = {message.position for message in messages if _was_question_blocked(message)}
+    for message in messages:
+        if message.content and message.position not in blocked and message.position + 1 not in blocked:
+            _append(turns, message.role, message.content)
+    return turns
+
+
+def _append(turns: list[ChatTurn], role: str, content: str) -> None:
+    if turns and turns[-1].role == role:
+        content = f"{turns.pop().content}\n\n{content}"
+    turns.append(ChatTurn(role, content))
+
+
+def _from_user(turns: list[ChatTurn]) -> list[ChatTurn]:
     return turns[1:] if turns and turns[0].role == MessageRole.ASSISTANT else turns
 
 

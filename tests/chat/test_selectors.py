@@ -17,6 +17,7 @@ from apps.chat.selectors import (
     Cursor,
     conversation_get,
     conversation_list,
+    draft_prompt_build,
     message_get,
     message_list,
     prompt_build,
@@ -162,5 +163,10 @@ def test_question_that_was_blocked_is_not_asked_again(
         position=3, role=assistant, state=MessageState.STREAMING, stream_id="strm-x", started_at=timezone.now()
     )
     assert [(turn.role, turn.content) for turn in prompt_build(answer=answer)] == turns
+    conversation.messages.filter(position__gte=2).delete()
+    draft = draft_prompt_build(conversation=conversation, text="three")
+    assert draft is not None
+    assert [(turn.role, turn.content) for turn in draft] == turns, "typed, it is seen as it will be when it is sent"
+    say(conversation, (user, "three"))
     again = conversation.messages.get(position=1)
     assert [turn.content for turn in prompt_build(answer=again)] == ["two"], "written anew it is asked"

@@ -348,6 +348,7 @@ def test_no_frame_of_the_websocket_gives_it_away(attacker: Attacker) -> None:
         "resume": attacker.frames({"type": "resume", **stream}),
         "cancel": attacker.frames({"type": "cancel", **stream}),
         "ack": attacker.frames({"type": "ack", **stream, "seq": 1}),
+        "draft": attacker.frames({"type": "draft", "model": "guarded-weir", "messages": ASK * 9, "text": "And then?"}),
     }
     assert socket_frames() == by_frame.keys(), "a new frame needs a line here: show what it gives away"
     for kind, attack in by_frame.items():

@@ -224,8 +224,13 @@ def _later_half(conversation: list[ChatTurn]) -> list[ChatTurn]:
     return conversation[drop:] or conversation[-1:]
 
 
+def text_normalise(text: str) -> str:
+    """Returns a text as it is stored: with one kind of line ends, and without NUL, which PostgreSQL cannot keep."""
+    return text.replace("\r\n", "\n").replace("\x00", "")
+
+
 def _checked(text: str) -> str:
-    text = text.replace("\r\n", "\n").replace("\x00", "").strip()
+    text = text_normalise(text).strip()
     if not text:
         raise InvalidRequestError("Write something first.", param="text")
     if len(text) > TEXT_LENGTH:
