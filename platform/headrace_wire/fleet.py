@@ -44,6 +44,8 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     last_error: str = ""
     """Why the engine could not start, in its own words."""
     config_version: int = 0
+    cache_tokens: int = 0
+    """What its engine's prefix cache holds; 0 where it has none."""
 
 
 class TemplateProbe(Struct, frozen=True):

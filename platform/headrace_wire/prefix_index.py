@@ -1,8 +1,8 @@
 """Which worker holds which prompts' beginnings computed: what workers report, and whom a prompt should go to.
 
 The index is a set of hashes for each worker (`redis_keys.held_key`) and ends with its lease. A claim notes what its
-worker is going to compute; the worker's own reports say what has been evicted, and write everything anew after Redis has
-lost it. It is a guess, and only ever decides who computes something.
+worker is going to compute; the worker's own reports say what has been evicted, and write everything anew after Redis
+has lost it. It is a guess, and only ever decides who computes something.
 """
 
 from collections.abc import Sequence

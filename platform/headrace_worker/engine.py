@@ -107,6 +107,8 @@ class EngineInfo(Struct, frozen=True):
     max_model_len: int
     max_num_seqs: int
     traits: EngineTraits = EXACT_ENGINE
+    cache_tokens: int = 0
+    """What its prefix cache holds while nothing runs; 0 where it has none."""
 
 
 class EngineRefusedError(Exception):

@@ -93,7 +93,7 @@ class Lease:
             self.incarnation,
             lease_seconds=self._config.lease_seconds,
             owned=owned,
-            channels=[redis_keys.control_key(self.incarnation)],
+            channels=[redis_keys.control_key(self.incarnation), redis_keys.held_key(self.incarnation)],
             serving=(self._config.deployment, 0 if self._streams.is_draining else self._streams.places.slots),
         )
         self._streams.publisher.lose([(stream, epoch) for stream, epoch, _ in owned if stream in renewal.lost])

@@ -11,6 +11,7 @@ from headrace_worker.checkpoint_metrics import CheckpointMetrics
 from headrace_worker.engine import EngineStats
 from headrace_worker.guard_metrics import GuardMetrics
 from headrace_worker.prefill_metrics import PrefillMetrics
+from headrace_worker.prefix_metrics import PrefixMetrics
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +72,13 @@ class WorkerMetrics:
 
         self._checkpoints = CheckpointMetrics(registry)
         self.guard = GuardMetrics(registry)
+        self.prefixes = PrefixMetrics(registry)
         self.prefills = PrefillMetrics(registry)
 
     def claimed(self, claimed: Claimed) -> None:
         """Count a claim."""
         self._claims.inc()
+        self.prefixes.claimed(claimed)
         if not claimed.had_owner:
             self._queue_time.observe(claimed.queue_time)
 
@@ -88,6 +91,7 @@ class WorkerMetrics:
         """Count a stream's end; `new_tokens` came from this worker's engine, and the timings are theirs."""
         self._ends.labels(ended.finish_reason.value).inc()
         if new_tokens:
+            self.prefixes.ended(ended.usage)
             self._prefill_time.observe(ended.timings.prefill_time)
         if new_tokens > 1:
             self._tpot.observe(tpot_seconds(ended.timings.decode_time, new_tokens))

@@ -25,16 +25,24 @@ SMALLEST_PIECE, FIRST_PIECE, LARGEST_PIECE = 64, 256, 8192
 """Tokens."""
 
 Report = Callable[[Prefill, PrefillReport], Awaitable[None]]
+Computed = Callable[[str, Sequence[int]], None]
+"""Takes a salt, and the ids of the prefix that is there now."""
 
 
 class Prefilling:
     """Holds what is to be computed, and works on it as long as an engine is there. Belongs to one event loop."""
 
-    def __init__(self, metrics: PrefillMetrics, *, is_quiet: Callable[[], bool], report: Report) -> None:
-        """`is_quiet` says whether nobody else needs the engine; `report` gets the end of prompt caches' prefixes."""
+    def __init__(
+        self, metrics: PrefillMetrics, *, is_quiet: Callable[[], bool], report: Report, computed: Computed
+    ) -> None:
+        """`is_quiet` says whether nobody else needs the engine; `report` gets the end of prompt caches' prefixes.
+
+        `computed` is told of every piece.
+        """
         self._metrics = metrics
         self._is_quiet = is_quiet
         self._report = report
+        self._computed = computed
         self._queue = PrefillQueue(self._dropped)
         self._changed = asyncio.Event()
         self._request_id = ""
@@ -118,6 +126,7 @@ class Prefilling:
             return
         seconds, before = time.monotonic() - began, (prefix.computed, prefix.cached)
         prefix.advance(up_to, cached=cached, seconds=seconds)
+        self._computed(prefill.cache_salt, prefix.ids[:up_to])
         computed, found = prefix.computed - before[0], prefix.cached - before[1]
         self._metrics.advanced(purpose, computed=computed, cached=found, seconds=seconds)
         self._adapt(seconds)

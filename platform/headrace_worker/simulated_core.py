@@ -11,6 +11,7 @@ from msgspec import Struct
 from headrace_wire import codec
 from headrace_wire.messages import FinishReason
 from headrace_worker.engine import EngineOutput, EngineRequest, EngineStats, HeldRequest
+from headrace_worker.simulated_cache import SimulatedCache
 
 _MASK = (1 << 64) - 1
 
@@ -28,6 +29,10 @@ class SimulatedArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """Every answer is this text, whatever the prompt."""
     kv_tokens: int = 0
     """Size of the make-believe KV cache; 0 takes what `max_num_seqs` requests of full length need."""
+    block_tokens: int = 0
+    """Whole blocks of so many tokens are found again while they fit in `kv_tokens`; 0: there is no prefix cache."""
+    prefill_us: float = 0.0
+    """Microseconds for each prompt token that is not found, one prompt after the other; then comes `ttft_ms`."""
     stall_at: int = 0
     """No answer's token at this position (1 is the first) ever comes; 0 for none."""
     poison_id: int = -1
@@ -52,6 +57,9 @@ class CoreConfig(Struct, frozen=True, array_like=True):
     stall_at: int = 0
     poison_id: int = -1
     poison_at: int = 1
+    block_tokens: int = 0
+    prefill_seconds: float = 0.0
+    """Of a token."""
 
 
 def token_at(seed: int, position: int, alphabet: Sequence[int]) -> int:
@@ -73,6 +81,7 @@ def _turn(queued: "_Request") -> int:
 
 class _Request:
     __slots__ = (
+        "cached_tokens",
         "credit",
         "fixed",
         "generated",
@@ -103,6 +112,8 @@ class _Request:
         self.held_since = 0.0
         self.is_poison = config.poison_id in request.prompt_ids
         self.keeps_kv = False
+        self.cached_tokens = 0
+        """Of its prompt; told with its next token."""
 
     @property
     def has_credit(self) -> bool:
@@ -122,6 +133,11 @@ class SimulatedCore:
         self._die = die
         self._loop = asyncio.get_running_loop()
         self._limit = config.max_num_seqs
+        self._cache: SimulatedCache | None = None
+        if config.block_tokens:
+            self._cache = SimulatedCache(config.block_tokens, config.kv_tokens // config.block_tokens)
+        self._prefilled_at = 0.0
+        """When the last prompt that was begun is computed."""
         self._requests: dict[str, _Request] = {}
         self._waiting: list[_Request] = []
         self._ready: deque[_Request] = deque()
@@ -166,6 +182,8 @@ class SimulatedCore:
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests."""
         gone = {request for request_id in request_ids if (request := self._requests.pop(request_id, None)) is not None}
+        for request in gone:
+            self._keep_answer(request)
         self._waiting = [request for request in self._waiting if request not in gone]
         self._ready = deque(request for request in self._ready if request not in gone)
         self._prefilling = deque(request for request in self._prefilling if request not in gone)
@@ -210,9 +228,26 @@ class SimulatedCore:
         while self._waiting and self._num_running < self._limit and self._make_room(self._waiting[0].kv_tokens):
             request = self._waiting.pop(0)
             request.keeps_kv = True
-            request.ready_at = now + self._config.ttft_seconds
+            request.ready_at = self._prefill(request, now) + self._config.ttft_seconds
             self._prefilling.append(request)
         self._schedule()
+
+    def _prefill(self, request: _Request, now: float) -> float:
+        """Begin to compute a prompt; return when that is done."""
+        salt, prompt_ids = request.request.cache_salt, request.request.prompt_ids
+        if self._cache is not None:
+            request.cached_tokens = self._cache.find(salt, prompt_ids)
+            self._cache.store(salt, prompt_ids)
+        uncached = len(prompt_ids) + request.generated - request.cached_tokens
+        self._prefilled_at = max(self._prefilled_at, now) + uncached * self._config.prefill_seconds
+        return self._prefilled_at
+
+    def _keep_answer(self, request: _Request) -> None:
+        """A request goes: what was computed for its answer can be found by the next turn of its conversation."""
+        if self._cache is None or not request.keeps_kv:
+            return
+        answer = [self._token(request, position) for position in range(request.generated - 1)]
+        self._cache.store(request.request.cache_salt, [*request.request.prompt_ids, *answer])
 
     def _make_room(self, tokens: int) -> bool:
         """Spill held requests until there is room; what does not fit even so waits, unless nothing runs."""
@@ -263,7 +298,8 @@ class SimulatedCore:
         outputs = [self._advance(request) for request in due if request.generated + 1 != self._config.stall_at]
         for output in outputs:
             if output.finish_reason is not None:
-                del self._decoding[output.request_id], self._requests[output.request_id]
+                del self._decoding[output.request_id]
+                self._keep_answer(self._requests.pop(output.request_id))
             elif not self._decoding[output.request_id].has_credit:
                 self._hold(self._decoding.pop(output.request_id))
         self._admit()
@@ -271,18 +307,23 @@ class SimulatedCore:
             self._emit(outputs)
 
     def _advance(self, request: _Request) -> EngineOutput:
-        config, position = self._config, request.generated
+        position = request.generated
         request.generated = position + 1
         finish: FinishReason | None = None
         stop_reason: int | None = None
+        token = self._token(request, position)
         if request.length and position >= request.length:
-            token, finish = config.end_id, FinishReason.STOP
-        elif request.fixed:
-            token = request.fixed[position % len(request.fixed)]
-        else:
-            token = token_at(request.seed, position, config.alphabet)
+            finish = FinishReason.STOP
         if finish is None and token in request.stop_ids and position >= request.request.sampling.min_tokens:
             finish, stop_reason = FinishReason.STOP, token
         elif finish is None and position + 1 >= request.limit:
             finish = FinishReason.LENGTH
-        return EngineOutput(request.request.request_id, [token], finish, stop_reason)
+        cached, request.cached_tokens = request.cached_tokens, 0
+        return EngineOutput(request.request.request_id, [token], finish, stop_reason, cached)
+
+    def _token(self, request: _Request, position: int) -> int:
+        if request.length and position >= request.length:
+            return self._config.end_id
+        if request.fixed:
+            return request.fixed[position % len(request.fixed)]
+        return token_at(request.seed, position, self._config.alphabet)

@@ -77,7 +77,13 @@ class SimulatedEngine:
             max_model_len=self._max_model_len,
         )
         return EngineInfo(
-            self._deployment.model, assets, tokenizer, renderer, self._max_model_len, self._deployment.max_num_seqs
+            self._deployment.model,
+            assets,
+            tokenizer,
+            renderer,
+            self._max_model_len,
+            self._deployment.max_num_seqs,
+            cache_tokens=config.kv_tokens if config.block_tokens else 0,
         )
 
     async def submit(self, request: EngineRequest) -> None:
@@ -147,6 +153,8 @@ class SimulatedEngine:
             stall_at=args.stall_at,
             poison_id=args.poison_id,
             poison_at=args.poison_at,
+            block_tokens=args.block_tokens,
+            prefill_seconds=args.prefill_us / 1e6,
         )
 
 

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from headrace_wire.continuation import EXACT_ENGINE
 from headrace_wire.functions import Functions
 from headrace_wire.messages import StreamError
+from headrace_wire.prefix_index import PrefixIndex
 from headrace_wire.request_queue import Claimed, RequestQueue
 from headrace_wire.token_log import Append, TokenLog
 from headrace_worker.checkpoint_disposal import CheckpointDisposal
@@ -21,6 +22,7 @@ from headrace_worker.failures import DRAINED, ENGINE_LOST, INTERNAL, LATE, STALL
 from headrace_worker.generation import Generation
 from headrace_worker.guarding import Guarding
 from headrace_worker.handover import Handover
+from headrace_worker.held_prefixes import HeldPrefixes
 from headrace_worker.holding import Holds
 from headrace_worker.judging import Judging
 from headrace_worker.metrics import WorkerMetrics
@@ -55,6 +57,7 @@ class Streams:
         """Those that the engine has, by its name for them."""
         self._starter = Starter(token_log, self.publisher, guarding.policies, guarding.report)
         self._guarding = guarding
+        self.held_prefixes = HeldPrefixes(PrefixIndex(functions), token_log, metrics.prefixes)
         self._handover = Handover(
             self.publisher, queue, metrics, save=self._starter.checkpoint, stop=self._withdraw, forget=self._retire
         )
@@ -85,6 +88,7 @@ class Streams:
     def attach(self, engine: Engine, info: EngineInfo, *, slots: int) -> None:
         """Use this engine from now on, for `slots` streams at once and what is spare beyond these."""
         self._starter.attach(engine, info)
+        self.held_prefixes.attach(info.cache_tokens)
         self._holds.max_held = info.max_num_seqs * (LIVE_PER_SLOT - 1)
         self.places.attach(slots)
 
@@ -284,6 +288,7 @@ class Streams:
             await self._starter.abort([generation.request_id])
         else:
             generation.start()
+            self.held_prefixes.computes(generation.request)
             if generation.is_held:
                 self._hold(generation, time.monotonic())
             self._judging.check_input(generation)
@@ -320,7 +325,10 @@ class Streams:
         """Let go of a stream that has ended, or was given back. One whose end waits for its history stays."""
         if generation.ended is None and not generation.is_leaving:
             return
-        if self._forget(generation) and generation.ended is not None:
+        is_ours = self._forget(generation)
+        if is_ours and generation.new_tokens:
+            self.held_prefixes.ended(generation.request)
+        if is_ours and generation.ended is not None:
             self._metrics.ended(generation.ended, new_tokens=generation.new_tokens)
             if generation.guard is not None and generation.times.first_text_at:
                 self._guarding.metrics.held_back(generation.ended.timings.guard_time)

@@ -200,7 +200,12 @@ class VllmEngine:
             model.max_model_len,
             self._llm.vllm_config.scheduler_config.max_num_seqs,
             self._traits(),
+            self._cache_tokens(),
         )
+
+    def _cache_tokens(self) -> int:
+        cache = self._llm.vllm_config.cache_config
+        return int((cache.num_gpu_blocks or 0) * cache.block_size) if cache.enable_prefix_caching else 0
 
     def _traits(self) -> EngineTraits:
         import torch  # noqa: PLC0415

@@ -61,6 +61,7 @@ class Worker:
             metrics.prefills,
             is_quiet=lambda: self._streams.places.is_quiet,
             report=PrefillReports(self._redis, lambda: self._lease.incarnation).store,
+            computed=self._streams.held_prefixes.computed,
         )
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
         self._lease = Lease(self._redis, queue, self._streams, config, self._describe)
@@ -121,6 +122,12 @@ class Worker:
                 async with asyncio.TaskGroup() as parts:
                     parts.create_task(self._lease.keep(), name="lease")
                     parts.create_task(self._intake.listen(incarnation), name="control")
+                    report = self._streams.held_prefixes.report(
+                        incarnation,
+                        deployment=self._config.deployment,
+                        lease_seconds=self._config.lease_seconds,
+                    )
+                    parts.create_task(report, name="prefixes")
                     claims = parts.create_task(self._intake.claim(incarnation), name="claims")
                     await self._stop.wait()
                     claims.cancel()
@@ -142,6 +149,7 @@ class Worker:
             fingerprint=info.assets.fingerprint if info else "",
             max_model_len=info.max_model_len if info else 0,
             max_num_seqs=host.max_num_seqs,
+            cache_tokens=info.cache_tokens if info else 0,
             num_requests_running=host.stats.num_requests_running,
             num_requests_waiting=host.stats.num_requests_waiting,
             num_requests_held=host.stats.num_requests_held,

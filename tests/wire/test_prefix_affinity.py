@@ -349,5 +349,6 @@ async def test_a_worker_that_has_gone_is_not_waited_for(wire: Wire) -> None:
     assert ids(await fleet.claim(A)) == [stream]
     await fleet.renew(C)
     await wire.redis.zadd(redis_keys.places_key("m"), {f"{C} {PLACES}": 1})  # its lease has ended
-    second = await fleet.admit(prompt(1))
+    await fleet.hold(C, prompt(2))
+    second = await fleet.admit(prompt(2))
     assert ids(await fleet.claim(B)) == [second]

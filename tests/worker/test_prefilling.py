@@ -43,7 +43,13 @@ class Bench:
     reports: "asyncio.Queue[PrefillReport]" = field(default_factory=asyncio.Queue)
 
     def __post_init__(self) -> None:
-        self.prefilling = Prefilling(PrefillMetrics(self.registry), is_quiet=lambda: self.is_quiet, report=self._take)
+        self.computed: list[int] = []
+        self.prefilling = Prefilling(
+            PrefillMetrics(self.registry),
+            is_quiet=lambda: self.is_quiet,
+            report=self._take,
+            computed=lambda _salt, ids: self.computed.append(len(ids)),
+        )
 
     async def _take(self, _prefill: Prefill, report: PrefillReport) -> None:
         self.reports.put_nowait(report)

@@ -1,0 +1,128 @@
+"""What this worker's engine should have in its prefix cache, and the reports of it to the index.
+
+Engines do not tell which blocks they keep. So we keep the same account: what was computed here, as many blocks as fit
+into the KV cache, the least recently used ones gone first. It is a guess; who is wrong computes something anew.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from headrace_wire.codec import pack_token_ids
+from headrace_wire.messages import GenerateRequest
+from headrace_wire.prefix_hashes import BLOCK_TOKENS, prefix_hashes
+from headrace_wire.prefix_index import MAX_BLOCKS, PrefixIndex
+from headrace_wire.token_log import TokenLog
+from headrace_worker.prefix_metrics import PrefixMetrics
+from headrace_worker.simulated_cache import use_blocks
+
+log = logging.getLogger(__name__)
+
+REPORT_SECONDS = 0.25
+"""Between two reports at least. A claim has noted already what its stream computes."""
+MOST_BLOCKS = 65_536
+"""Blocks that are kept account of: 2 million tokens."""
+_UNTOLD_MOST = 1024
+"""Prompts that wait for the next report; of more, the oldest are forgotten."""
+
+
+class _Computed(Struct, frozen=True):
+    salt: str
+    prompt_ids: bytes
+    stream_id: str = ""
+    """Its answer was computed, too."""
+
+
+class HeldPrefixes:
+    """The account of one worker. Belongs to one event loop."""
+
+    def __init__(self, index: PrefixIndex, token_log: TokenLog, metrics: PrefixMetrics) -> None:
+        self._index = index
+        self._log = token_log
+        self._metrics = metrics
+        self._capacity = 0
+        self._blocks: OrderedDict[bytes, None] = OrderedDict()
+        self._untold: deque[_Computed] = deque(maxlen=_UNTOLD_MOST)
+        self._added: dict[bytes, None] = {}
+        self._removed: dict[bytes, None] = {}
+        self._must_say_all = True
+        self._changed = asyncio.Event()
+
+    def attach(self, cache_tokens: int) -> None:
+        """An engine has started with an empty prefix cache for so many tokens; 0: it has none."""
+        self._capacity = min(cache_tokens // BLOCK_TOKENS, MOST_BLOCKS)
+        self._blocks.clear()
+        self._untold.clear()
+        self._must_say_all = True
+        self._changed.set()
+
+    def computes(self, request: GenerateRequest) -> None:
+        """The engine has got a request."""
+        self.computed(request.cache_salt, request.prompt_ids)
+
+    def ended(self, request: GenerateRequest) -> None:
+        """The engine has computed an answer, as far as its token ids are stored: the next turn begins with it."""
+        if self._capacity and request.prompt_ids:
+            self._put(_Computed(request.cache_salt, request.prompt_ids, request.stream_id))
+
+    def computed(self, salt: str, prompt_ids: Sequence[int] | bytes) -> None:
+        """The engine has computed a prompt."""
+        packed = prompt_ids if isinstance(prompt_ids, bytes) else pack_token_ids(prompt_ids)
+        if self._capacity and len(packed) >= 4 * BLOCK_TOKENS:
+            self._put(_Computed(salt, packed))
+
+    def _put(self, computed: _Computed) -> None:
+        self._untold.append(computed)
+        self._changed.set()
+
+    async def report(self, incarnation: str, *, deployment: str, lease_seconds: float) -> None:
+        """Tell the index until cancelled; first everything, for a new incarnation has told nothing yet."""
+        tell = partial(self._index.report, incarnation, deployment=deployment, lease_seconds=lease_seconds)
+        self._must_say_all = True
+        self._changed.set()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._take_untold(deployment)
+                await self._say(tell)
+            except RedisError as error:
+                log.warning("cannot report prefixes: %s", error)
+                self._must_say_all = True
+                self._changed.set()
+            await asyncio.sleep(REPORT_SECONDS)
+
+    async def _take_untold(self, deployment: str) -> None:
+        taken = [self._untold.popleft() for _ in range(len(self._untold))]
+        answers = await self._log.token_ids_of([one.stream_id for one in taken if one.stream_id])
+        for one in taken:
+            # The newest token's own computation was never needed.
+            answer = pack_token_ids(answers.pop(one.stream_id, [])[:-1])
+            self._use(prefix_hashes(one.salt, deployment, one.prompt_ids + answer)[:MAX_BLOCKS])
+        self._metrics.blocks.set(len(self._blocks))
+
+    def _use(self, hashes: Sequence[bytes]) -> None:
+        for block in hashes:
+            if block not in self._blocks:
+                self._added[block] = None
+                self._removed.pop(block, None)
+        for block in use_blocks(self._blocks, hashes, self._capacity):
+            self._added.pop(block, None)
+            self._removed[block] = None
+
+    async def _say(self, tell: Callable[..., Awaitable[int | None]]) -> None:
+        """Report what has changed; `tell` is the index's call."""
+        count: int | None
+        if not self._must_say_all:
+            count = await tell(added=list(self._added), removed=list(self._removed))
+        elif (count := await tell()) is not None:  # only asked: alone, it need not send everything, which may be much
+            count = await tell(added=list(self._blocks), is_all=True)
+        self._added.clear()
+        self._removed.clear()
+        # Fewer than ours: Redis has lost some. (More are of claims that we have not taken account of yet.)
+        self._must_say_all = count is None or count < len(self._blocks)
