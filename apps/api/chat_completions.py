@@ -66,6 +66,7 @@ async def _serve(
             can_return=idempotency is not None,
             idempotency=idempotency,
             priority=request.priority,
+            prompt_cache=request.prompt_cache,
         ),
         on_wait=partial(_tell_place, exchange) if request.stream else None,
     )

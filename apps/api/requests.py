@@ -90,6 +90,8 @@ class SamplingFields(Struct, kw_only=True):
     functions: list[dict[str, Any]] | None = None
     priority: int | None = None
     """Ours: place in a busy queue, 0 first to 3, within what the tenant's plan allows."""
+    prompt_cache: str | None = None
+    """Ours: name of a prompt cache of the tenant; its messages go before those of the request."""
 
     def sampling(self) -> SamplingParams:
         """Return the checked sampling parameters; `max_tokens` 0 and `seed` -1 stand for "not named".

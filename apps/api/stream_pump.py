@@ -115,7 +115,7 @@ class StreamPump:
             deployment=deployment,
             conversation=conversation_of(frame.messages),
             sampling=frame.sampling(),
-            options=StreamOptions(window=frame.window, priority=frame.priority),
+            options=StreamOptions(window=frame.window, priority=frame.priority, prompt_cache=frame.prompt_cache),
             on_wait=self._tell_place,
         )
         self.stream_id, self._subscription = started.stream_id, started.subscription

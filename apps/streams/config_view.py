@@ -13,6 +13,7 @@ from headrace_wire.api_key import ApiKeyScope, ApiKeyToken
 from headrace_wire.errors import InvalidApiKeyError, ModelNotFoundError, PermissionDeniedError
 from headrace_wire.functions import Reply
 from headrace_wire.guard_policy import GuardAttachment
+from headrace_wire.prompt_caches import PromptCacheConfig
 from headrace_wire.snapshot import ApiKeyConfig, ConfigSnapshot, DeploymentConfig, TenantConfig, decode_snapshot
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,9 @@ class ConfigView:
         self._keys = {key.public_id: key for key in snapshot.api_keys}
         self.quotas = snapshot.quotas
         self._guardrails = snapshot.guardrails
+        self._prompt_caches: dict[tuple[str, str], list[PromptCacheConfig]] = {}
+        for cache in snapshot.prompt_caches:
+            self._prompt_caches.setdefault((cache.tenant_id, cache.deployment), []).append(cache)
         self._deployments = {d.name: d for d in snapshot.deployments if d.active}
 
     def authenticate(self, presented: str | None) -> Caller:
@@ -123,6 +127,10 @@ class ConfigView:
             and attachment.api_key_id in (None, key_id)
         }
         return [found[digest] for digest in sorted(found)]
+
+    def prompt_caches(self, caller: Caller, deployment: DeploymentConfig) -> list[PromptCacheConfig]:
+        """Return the prompt caches of the caller's tenant for the deployment."""
+        return self._prompt_caches.get((caller.tenant.id, deployment.name), [])
 
     def deployments(self, caller: Caller) -> list[DeploymentConfig]:
         """Return the deployments that the caller may use, by name."""

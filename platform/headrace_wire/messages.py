@@ -97,6 +97,14 @@ class ChatTurn(Struct, frozen=True):
     content: str
 
 
+class PromptCacheUse(Struct, frozen=True, array_like=True):
+    """The prompt cache that a request begins with."""
+
+    cache_id: str
+    tokens: int
+    """Length of its prefix; 0 where that is not known."""
+
+
 class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """Everything a worker needs to serve one stream; it looks nothing up elsewhere.
 
@@ -128,6 +136,7 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     inter_token_timeout_seconds: float = 60.0
     guard: GuardTerms | None = None
     """Guardrails that apply, possibly none. A request that does not say is refused by the worker."""
+    prompt_cache: PromptCacheUse | None = None
 
 
 # ---- the token log

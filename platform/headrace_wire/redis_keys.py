@@ -405,6 +405,15 @@ def prefix_warmth_key(prefill_id: str) -> str:
     return f"{CONTROL_TAG}:warm:{prefill_id}"
 
 
+def prompt_cache_use_key(cache_id: str) -> str:
+    """What a prompt cache was good for.
+
+    Owner: workers. HASH `requests`, `hits` (those that found most of it computed), `tokens` (found) and
+    `microseconds` (that computing these would have taken); TTL 90 days from the last request.
+    """
+    return f"{CONTROL_TAG}:prompt-cache:{cache_id}"
+
+
 # ---- guardrails
 
 

@@ -24,6 +24,7 @@ import msgspec
 
 from headrace_wire.guard_policy import ExcerptRetention, GuardAttachment
 from headrace_wire.messages import Inexact
+from headrace_wire.prompt_caches import PromptCacheConfig
 
 
 class DetachedPolicy(StrEnum):
@@ -193,6 +194,7 @@ class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     deployments: list[DeploymentConfig] = []
     quotas: list[QuotaConfig] = []
     guardrails: list[GuardAttachment] = []
+    prompt_caches: list[PromptCacheConfig] = []
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")

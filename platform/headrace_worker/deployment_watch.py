@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from headrace_wire import redis_keys
 from headrace_wire.functions import Reply
+from headrace_wire.prompt_caches import PromptCacheConfig
 from headrace_wire.snapshot import DeploymentConfig, decode_snapshot
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ class DeploymentWatch:
         self.version = 0
         self.current: DeploymentConfig | None = None
         """None until the snapshot has the deployment; the last one known where it was removed."""
+        self.prompt_caches: list[PromptCacheConfig] = []
+        """All tenants' for the deployment."""
 
     async def run(self) -> None:
         """Follow the snapshot until cancelled. `redis` is blocked by this: it needs a client of its own."""
@@ -77,6 +80,7 @@ class DeploymentWatch:
             self.version = snapshot.version
             if found is not None:
                 self.current = found
+            self.prompt_caches = [cache for cache in snapshot.prompt_caches if cache.deployment == self._name]
             self._seen.notify_all()
         if found is None:
             self._say_absent()

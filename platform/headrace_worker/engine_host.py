@@ -5,12 +5,14 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.fleet import WorkerState
 from headrace_wire.messages import SamplingParams
 from headrace_wire.snapshot import DeploymentConfig
@@ -27,6 +29,7 @@ from headrace_worker.engine import (
     RequestRefusedError,
 )
 from headrace_worker.metrics import WorkerMetrics
+from headrace_worker.pinned_prefixes import WARM_SECONDS, PinnedPrefixes
 from headrace_worker.places import spare_places
 from headrace_worker.prefilling import Prefilling
 from headrace_worker.registration import ASSETS_SECONDS, register
@@ -63,6 +66,7 @@ class EngineHost:
         self._watch = watch
         self._streams = streams
         self._prefilling = prefilling
+        self._pinned = PinnedPrefixes(watch, prefilling)
         self._redis = redis
         self._config = config
         self._metrics = metrics
@@ -130,6 +134,7 @@ class EngineHost:
         try:
             info = await engine.start(self._deliver)
             await self._warm_up(engine, info)
+            await self._warm_prefixes(engine, info)
         except EngineDeadError:
             self._metrics.engine_started("failed")
             raise
@@ -145,15 +150,13 @@ class EngineHost:
         """Generate one token: `ready` means that a generation was seen."""
         self._generated.clear()
         await self._submit_warm_up(engine, info)
-        generated = asyncio.create_task(self._generated.wait())
-        death = asyncio.create_task(engine.wait_death())
-        try:
-            await asyncio.wait({generated, death}, timeout=WARM_UP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if not generated.done():
-                raise EngineDeadError(death.result() if death.done() else "The engine started but generates nothing.")
-        finally:
-            generated.cancel()
-            death.cancel()
+        if not await _in_its_life(engine, self._generated.wait(), seconds=WARM_UP_SECONDS):
+            raise EngineDeadError("The engine started but generates nothing.")
+
+    async def _warm_prefixes(self, engine: Engine, info: EngineInfo) -> None:
+        """Compute the pinned prompt caches; a worker that takes too long for them is ready without."""
+        if not await _in_its_life(engine, self._pinned.warm(engine, info), seconds=WARM_SECONDS):
+            log.warning("not all prompt caches are warm after %.0f s", WARM_SECONDS)
 
     async def _submit_warm_up(self, engine: Engine, info: EngineInfo) -> None:
         prompt_ids = info.tokenizer.encode("Hello", add_special_tokens=False).ids or [0]
@@ -198,6 +201,7 @@ class EngineHost:
             self.stats = await engine.stats()
             self._streams.consider(self.stats)
             self._prefilling.consider()
+            await self._metrics.prompt_caches.flush(self._redis)
             await asyncio.sleep(STATS_SECONDS)
 
     async def _follow_limit(self, engine: Engine, info: EngineInfo) -> None:
@@ -249,3 +253,23 @@ class EngineHost:
         if state is not self.state:
             self.state = state
             self._changed()
+
+
+async def _in_its_life(engine: Engine, work: Coroutine[Any, Any, object], *, seconds: float) -> bool:
+    """Have something done while the engine lives; False where it takes too long, and is cancelled.
+
+    Raises:
+        EngineDeadError: the engine has died before.
+    """
+    doing, death = asyncio.create_task(work), asyncio.create_task(engine.wait_death())
+    try:
+        await asyncio.wait({doing, death}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            await doing
+            return True
+        if death.done():
+            raise EngineDeadError(death.result())
+        return False
+    finally:
+        await cancel_and_wait(doing)
+        await cancel_and_wait(death)

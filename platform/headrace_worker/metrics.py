@@ -12,6 +12,7 @@ from headrace_worker.engine import EngineStats
 from headrace_worker.guard_metrics import GuardMetrics
 from headrace_worker.prefill_metrics import PrefillMetrics
 from headrace_worker.prefix_metrics import PrefixMetrics
+from headrace_worker.prompt_cache_use import PromptCacheUse
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class WorkerMetrics:
         self.guard = GuardMetrics(registry)
         self.prefixes = PrefixMetrics(registry)
         self.prefills = PrefillMetrics(registry)
+        self.prompt_caches = PromptCacheUse(self.prefills)
 
     def claimed(self, claimed: Claimed) -> None:
         """Count a claim."""

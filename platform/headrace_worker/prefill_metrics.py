@@ -18,6 +18,13 @@ class PrefillMetrics:
         self._given_way = counter("s_given_way", "Times that one stopped for a request, to go on later.")
         self._tokens = counter("_tokens", "Tokens of these prefixes: computed, or found in the cache.", "found")
         self._seconds = counter("_seconds", "Time in which they were computed.")
+        self._computed_tokens = 0
+        self._computed_seconds = 0.0
+
+    @property
+    def seconds_per_token(self) -> float:
+        """How long computing a token of a prompt takes; 0.0 as long as none was."""
+        return self._computed_seconds / self._computed_tokens if self._computed_tokens else 0.0
 
     def begun(self, purpose: PrefillPurpose) -> None:
         """Count one that begins."""
@@ -32,6 +39,9 @@ class PrefillMetrics:
         self._tokens.labels(purpose.value, "computed").inc(computed)
         self._tokens.labels(purpose.value, "cached").inc(cached)
         self._seconds.labels(purpose.value).inc(seconds)
+        if computed:
+            self._computed_tokens += computed
+            self._computed_seconds += seconds
 
     def ended(self, purpose: PrefillPurpose, outcome: PrefillOutcome) -> None:
         """Count an end."""

@@ -330,6 +330,7 @@ class Streams:
             self.held_prefixes.ended(generation.request)
         if is_ours and generation.ended is not None:
             self._metrics.ended(generation.ended, new_tokens=generation.new_tokens)
+            self._metrics.prompt_caches.ended(generation.request, generation.ended)
             if generation.guard is not None and generation.times.first_text_at:
                 self._guarding.metrics.held_back(generation.ended.timings.guard_time)
             if self._checkpoints is not None:

@@ -13,10 +13,11 @@ from apps.streams.config_view import Caller
 from apps.streams.drafts import DraftLine, DraftOff, DraftOffReason
 from apps.streams.gateway import Gateway
 from apps.streams.rendering import PromptRenderer
-from apps.streams.services import cache_salt, draft_prefill, draft_withdraw, stream_start
+from apps.streams.services import draft_prefill, draft_withdraw, stream_start
 from apps.streams.services.drafting import LIFE_SECONDS, MOST_IN_FLIGHT
 from headrace_wire import codec, redis_keys
 from headrace_wire.api_key import ApiKeyToken
+from headrace_wire.cache_salt import cache_salt
 from headrace_wire.fleet import ModelAssets, TemplateProbe, WorkerInfo, WorkerState
 from headrace_wire.functions import Reply
 from headrace_wire.guard_policy import (

@@ -8,8 +8,9 @@ import pytest
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
-from apps.streams.services import cache_salt, stream_attach, stream_cancel, stream_start
+from apps.streams.services import stream_attach, stream_cancel, stream_start
 from headrace_wire import redis_keys
+from headrace_wire.cache_salt import cache_salt
 from headrace_wire.errors import (
     DrainingError,
     InvalidApiKeyError,

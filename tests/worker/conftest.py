@@ -65,6 +65,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         config: ConfigSnapshot | None = None,
         limits: HoldLimits | None = None,
         checkpoints: CheckpointSettings | None = None,
+        start_seconds: float = WAIT_SECONDS,
     ) -> AsyncIterator[Worker]:
         deployment = deployment or simulated("sim")
         await publish_snapshot(desk.redis, config or snapshot(1, deployment))
@@ -81,7 +82,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         worker = Worker(settings, create, WorkerMetrics(CollectorRegistry()))
         task = asyncio.create_task(worker.run())
         try:
-            await _unless_ended(task, desk.worker_in(state))
+            await _unless_ended(task, desk.worker_in(state, seconds=start_seconds))
             yield worker
         finally:
             worker.stop()

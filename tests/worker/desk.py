@@ -16,6 +16,7 @@ from headrace_wire.messages import (
     Delta,
     Ended,
     GenerateRequest,
+    PromptCacheUse,
     SamplingParams,
     Started,
     StreamState,
@@ -84,6 +85,7 @@ class Desk:
         window: int = 0,
         continue_inexactly: tuple[str, ...] = (),
         guard: GuardTerms | None = GuardTerms(),  # noqa: B008  # frozen
+        prompt_cache: PromptCacheUse | None = None,
         **sampling: object,
     ) -> str:
         """Admit a stream; the prompt is ids, raw text or a conversation."""
@@ -103,6 +105,7 @@ class Desk:
             window=window,
             continue_inexactly=continue_inexactly,
             guard=guard,
+            prompt_cache=prompt_cache,
             ttft_timeout_seconds=ttft_timeout_seconds,
             inter_token_timeout_seconds=inter_token_timeout_seconds,
         )

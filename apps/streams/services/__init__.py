@@ -3,13 +3,11 @@
 from apps.streams.services.drafting import draft_prefill, draft_withdraw
 from apps.streams.services.ending import stream_cancel, stream_expire_in_queue
 from apps.streams.services.reading import stream_attach, stream_leave
-from apps.streams.services.salting import cache_salt
 from apps.streams.services.starting import StartedStream, StreamOptions, stream_start
 
 __all__ = [
     "StartedStream",
     "StreamOptions",
-    "cache_salt",
     "draft_prefill",
     "draft_withdraw",
     "stream_attach",

@@ -19,7 +19,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.rendering import PromptRenderer
 from apps.streams.services.guarding import draft_guard
 from apps.streams.services.prompting import RENDER_AT_ONCE_CHARACTERS, context_limit, length_check
-from apps.streams.services.salting import cache_salt
+from headrace_wire.cache_salt import cache_salt
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.draft_budget import DraftVerdict
 from headrace_wire.errors import ContextLengthError

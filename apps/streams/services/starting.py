@@ -15,12 +15,13 @@ from apps.streams.limits import MAX_RETRY_SECONDS, NO_PLACE, OnWait, QueueNews
 from apps.streams.refusals import refusal_error
 from apps.streams.services.ending import RETRY_AFTER_SECONDS
 from apps.streams.services.guarding import input_guard
+from apps.streams.services.prompt_caching import prompt_cache_apply
 from apps.streams.services.prompting import length_check, most_tokens, prompt_ids_render, sampling_complete
 from apps.streams.services.reading import stream_attach, window_of
-from apps.streams.services.salting import cache_salt
 from apps.streams.subscription import Subscription
 from apps.streams.waiting_room import MIN_SAMPLES
 from headrace_wire.admission import AdmissionTerms, Rates
+from headrace_wire.cache_salt import cache_salt
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.errors import (
     DependencyUnavailableError,
@@ -70,6 +71,8 @@ class StreamOptions(Struct, frozen=True):
     """Whether the caller has means to resume the stream."""
     idempotency: Idempotency | None = None
     """The caller's key: a stream that it started before is given again instead of a second one."""
+    prompt_cache: str | None = None
+    """Name of the tenant's prompt cache whose messages go before the caller's."""
 
 
 async def stream_start(
@@ -95,7 +98,7 @@ async def stream_start(
 
     Raises:
         InvalidApiKeyError: the caller's access ended while it waited for its turn.
-        InvalidRequestError: the plan does not allow the priority.
+        InvalidRequestError: the plan does not allow the priority, or the tenant has no such prompt cache.
         ContentFilterError: a guardrail blocks it.
         GuardrailUnavailableError: a guardrail that applies cannot be read.
         ContextLengthError: prompt and answer do not fit.
@@ -110,6 +113,7 @@ async def stream_start(
     if gateway.draining:
         raise DrainingError("This gateway is shutting down; send the request again.", retry_after_seconds=1.0)
     stream_id = options.stream_id or new_stream_id()
+    conversation, prompt_cache = prompt_cache_apply(gateway, caller, deployment, conversation, options.prompt_cache)
     length_check(gateway, deployment, conversation)
     salt = cache_salt(gateway.secret, caller.tenant.id)
     guarded = await input_guard(
@@ -137,6 +141,7 @@ async def stream_start(
         ttft_timeout_seconds=deployment.ttft_timeout_seconds,
         inter_token_timeout_seconds=deployment.inter_token_timeout_seconds,
         guard=guarded.terms,
+        prompt_cache=prompt_cache,
     )
     # Before admission, so that nothing can be delivered that nobody waits for.
     subscription = gateway.delivery.subscribe(stream_id, caller=caller)

@@ -1,4 +1,4 @@
-"""What keeps the prefix caches of tenants apart."""
+"""The partition of the engines' prefix caches that belongs to a tenant."""
 
 import hashlib
 import hmac
