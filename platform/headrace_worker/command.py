@@ -49,7 +49,7 @@ def create_engine(deployment: DeploymentConfig, checkpoints: CheckpointSettings 
     """Return the engine that a deployment asks for, not started."""
     if deployment.engine is EngineKind.SIMULATED:
         return SimulatedEngine(deployment)
-    from headrace_worker.vllm_engine import VllmEngine  # noqa: PLC0415  ten seconds of imports, only where needed
+    from headrace_worker.vllm_engine.engine import VllmEngine  # noqa: PLC0415  ten seconds of imports, only where needed
 
     return VllmEngine(deployment, checkpoints=checkpoints)
 

@@ -18,7 +18,7 @@ from headrace_worker.command import create_engine
 from headrace_worker.engine import Engine, EngineInfo, EngineOutput, EngineRequest, EngineStats
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.process_guard import guard_spawned_children
-from headrace_worker.vllm_engine import VllmEngine
+from headrace_worker.vllm_engine.engine import VllmEngine
 from tests.support.snapshots import simulated
 
 WAIT_SECONDS = 60.0
