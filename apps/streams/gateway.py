@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from apps.streams import metrics
 from apps.streams.adoption import Adoption
+from apps.streams.affinity import PREFER_SECONDS, Affinity
 from apps.streams.config_view import Caller, ConfigReader, ConfigView
 from apps.streams.connections import ConnectionLimit
 from apps.streams.credit_book import CreditBook
@@ -57,6 +58,7 @@ class Gateway:
         lease_seconds: float = 5.0,
         limit: StreamLimit | None = None,
         connections: ConnectionLimit | None = None,
+        prefer_seconds: float = PREFER_SECONDS,
     ) -> None:
         self.secret = secret_key.encode()
         self.lease_seconds = lease_seconds
@@ -69,6 +71,7 @@ class Gateway:
         self.config_reader = ConfigReader(self.redis, on_change=lambda _: self._end_revoked())
         self.limit = limit or StreamLimit()
         self.waiting_room = WaitingRoom(self.queue)
+        self.affinity = Affinity(self.queue, self.fleet, self.waiting_room, seconds=prefer_seconds)
         self.connections = connections or ConnectionLimit()
         self.policies = PolicyStore(policy_bodies(self.redis))
         self.interventions = InterventionLog(self.redis)
@@ -114,10 +117,17 @@ class Gateway:
             self._keys_used[caller.api_key.public_id] = time.time()
         return caller
 
-    def watch_place(self, subscription: Subscription, place: Place | None = None) -> QueueNews:
-        """Have a reader of a queued stream told where it stands, until somebody takes it; returns what is known now."""
+    def watch_place(
+        self, subscription: Subscription, place: Place | None = None, *, may_be_left: bool = False
+    ) -> QueueNews:
+        """Have a reader of a queued stream told where it stands, until somebody takes it; returns what is known now.
+
+        One that `may_be_left` to a preferred worker is offered to all when it still waits a moment later.
+        """
         subscription.waiting = Waiting(subscription.stream_id, subscription.nudge)
         self.waiting_room.enter(subscription.waiting)
+        if may_be_left:
+            self.affinity.leave(subscription.waiting)
         return subscription.waiting.begin(place)
 
     @property
@@ -140,6 +150,7 @@ class Gateway:
             asyncio.create_task(self.fleet.run(), name="fleet"),
             asyncio.create_task(self._tick(), name="tick"),
             asyncio.create_task(self.credit.run(), name="credit"),
+            asyncio.create_task(self.affinity.run(), name="affinity"),
             asyncio.create_task(self.interventions.run(), name="interventions"),
         ]
         log.info("gateway_started", incarnation=self.incarnation, config_version=self.config.version)

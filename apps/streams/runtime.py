@@ -40,6 +40,7 @@ async def start_gateway() -> Gateway:
                 lease_seconds=settings.HEADRACE_LEASE_SECONDS,
                 limit=StreamLimit(settings.HEADRACE_SOFT_STREAMS, settings.HEADRACE_MAX_STREAMS),
                 connections=ConnectionLimit(settings.HEADRACE_USER_CONNECTIONS),
+                prefer_seconds=settings.HEADRACE_PREFER_MS / 1000,
             )
             try:
                 await gateway.start()

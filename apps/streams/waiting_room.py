@@ -131,6 +131,10 @@ class WaitingRoom:
         """Stop: it was taken, or its reader went."""
         self._waiting.pop(waiting, None)
 
+    def __contains__(self, waiting: Waiting) -> bool:
+        """Say whether a stream is looked after still."""
+        return waiting in self._waiting
+
     async def look(self) -> None:
         """Ask where they stand, the longest unasked first.
 

@@ -63,6 +63,8 @@ class Environment:
     """How many gateways this installation runs, for checks only."""
     lease_seconds: float
     """How long a silent gateway is taken for alive; the workers' leases come from the same variable."""
+    prefer_ms: int
+    """How long a waiting stream is left to the worker that holds its prompt's beginning; 0 leaves none."""
     soft_streams: int
     """Streams that one gateway serves at once; more wait in line."""
     max_streams: int
@@ -109,6 +111,7 @@ class Environment:
             gateway_id=_text(source, "HEADRACE_GATEWAY_ID", f"gateway-{secrets.token_hex(6)}"),
             gateway_count=_integer(source, "HEADRACE_GATEWAY_COUNT", 1, low=1, high=10_000),
             lease_seconds=_seconds(source, "HEADRACE_LEASE_SECONDS", 5.0),
+            prefer_ms=_integer(source, "HEADRACE_PREFER_MS", 40, low=0, high=10_000),
             soft_streams=_integer(source, "HEADRACE_SOFT_STREAMS", 1024, low=1, high=1_000_000),
             max_streams=_integer(source, "HEADRACE_MAX_STREAMS", 2048, low=1, high=1_000_000),
             user_connections=_integer(source, "HEADRACE_USER_CONNECTIONS", 64, low=1, high=1_000_000),

@@ -126,3 +126,5 @@ class HeldPrefixes:
         self._removed.clear()
         # Fewer than ours: Redis has lost some. (More are of claims that we have not taken account of yet.)
         self._must_say_all = count is None or count < len(self._blocks)
+        if self._must_say_all and count is not None:
+            self._changed.set()

@@ -170,7 +170,7 @@ async def stream_start(
         subscription.close()
         return await _replay(gateway, caller, deployment, admission, options.idempotency)
     gateway.credit.open(stream_id, window=request.window, granted=request.window)
-    place = gateway.watch_place(subscription, admission.place)
+    place = gateway.watch_place(subscription, admission.place, may_be_left=admission.may_be_left)
     deadline = deployment.queue_timeout_seconds
     created_at = options.idempotency.created_at if options.idempotency else int(time.time())
     return StartedStream(
@@ -210,6 +210,8 @@ async def _admit(
             queue_timeout_seconds=deployment.queue_timeout_seconds,
             idempotency=idempotency,
             terms=terms,
+            prefix=gateway.affinity.prefix(request),
+            prefer_seconds=gateway.affinity.seconds,
         ),
     ]
     try:
