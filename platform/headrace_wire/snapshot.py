@@ -25,6 +25,7 @@ import msgspec
 from headrace_wire.guard_policy import ExcerptRetention, GuardAttachment
 from headrace_wire.messages import Inexact
 from headrace_wire.prompt_caches import PromptCacheConfig
+from headrace_wire.response_cache_terms import ResponseCacheTerms
 
 
 class DetachedPolicy(StrEnum):
@@ -195,6 +196,7 @@ class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     quotas: list[QuotaConfig] = []
     guardrails: list[GuardAttachment] = []
     prompt_caches: list[PromptCacheConfig] = []
+    response_caches: list[ResponseCacheTerms] = []
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")

@@ -109,6 +109,12 @@ class TokenLog:
                 "publish", [redis_keys.readers_prefix(shard), redis_keys.delivery_prefix(shard)], args
             )
 
+    async def tell_readers(self, stream_id: str, entry: Ended) -> None:
+        """Deliver an entry that is in no log to the gateways that read a stream; it names whom it is for."""
+        shard = shard_of(stream_id, self._shards)
+        keys = [redis_keys.readers_prefix(shard), redis_keys.delivery_prefix(shard)]
+        await self._functions.call("publish", keys, [DELIVERY_LIMIT, stream_id, codec.encode(entry)])
+
     async def read(self, stream_id: str, *, after_seq: int = -1) -> list[AnyLogEntry] | None:
         """Return the entries with `seq` greater than `after_seq` in order, or None when there is no log.
 

@@ -6,10 +6,21 @@ be read twice and must be unique by stream id there.
 """
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 from msgspec import Struct
 
 from headrace_wire.messages import FinishReason, StreamState
+
+
+class AnswerSource(StrEnum):
+    """Where an answer came from."""
+
+    ENGINE = "engine"
+    CACHE = "cache"
+    """Kept from an earlier request."""
+    SHARED = "shared"
+    """Another caller's stream, of the same request at the same time."""
 
 
 class UsageEvent(Struct, frozen=True, kw_only=True):
@@ -34,6 +45,7 @@ class UsageEvent(Struct, frozen=True, kw_only=True):
     admitted_ms: int = 0
     """Unix milliseconds by Redis' clock, as the one below."""
     ended_ms: int = 0
+    source: AnswerSource = AnswerSource.ENGINE
 
 
 def usage_event(fields: Mapping[bytes, bytes]) -> UsageEvent:
@@ -58,6 +70,7 @@ def usage_event(fields: Mapping[bytes, bytes]) -> UsageEvent:
         cost_micros=number("cost"),
         admitted_ms=number("admitted_ms"),
         ended_ms=number("ended_ms"),
+        source=AnswerSource(text.get("source") or AnswerSource.ENGINE),
     )
 
 
@@ -69,4 +82,5 @@ def usage_fields(event: UsageEvent) -> Sequence[str | int]:
         *("state", event.state.value, "finish", event.finish_reason.value),
         *("prompt", event.prompt_tokens, "cached", event.cached_tokens, "completion", event.completion_tokens),
         *("cost", event.cost_micros, "admitted_ms", event.admitted_ms, "ended_ms", event.ended_ms),
+        *("source", event.source.value),
     ]

@@ -4,16 +4,26 @@
 --       7 record TTL while alive (ms) · 8 log TTL after the end (ms) · 9 window, and credit to start with (0: no limit)
 --       10 AdmissionTerms (msgpack) · 11 hashes of the prompt's blocks, packed (`prefix_hashes`), or '' · 12 how long it may
 --       be left to a worker that holds these (ms) · 13 value of the idempotency key · 14 its TTL (ms)
+--       Of a static request the key is that of all callers of the same, and there is more: 15 KeepOrder (msgpack; empty: the
+--       answer is not to be kept, nor the stream given to others) · 16 AdmissionTerms of one who is given a running stream
+--       (empty: it must have one of its own) · 17 1 if a rider's tokens count. KEYS 6 usage events · 7 soft limits
 -- Returns {verdict, ...}, and nothing was changed unless it is 'queued':
 --       'queued', position (1: next), rates, pace as `places` gives it, 1 if it may be left to a worker · 'full', how many wait, 1 if they are the tenant's own, pace for the next of them · 'known' (a repeated call) ·
 --       'duplicate', the idempotency key's value when another stream has that key ·
---       'refused', kind, quota id, retry after (ms, -1: never), rates.
+--       'refused', kind, quota id, retry after (ms, -1: never), rates ·
+--       'rides', host, rates: it is given the stream `host`, and has a record that says so.
 --       rates: {limit, remaining, reset (ms)} of requests and of tokens per minute, the tightest of each, -1 where none.
 define('admit', function(keys, args)
   local record, id, tenant = keys[1] .. args[1], args[1], args[2]
   if redis.call('EXISTS', record) == 1 then return { 'known' } end
   local other = keys[5] and redis.call('GET', keys[5])
-  if other then return { 'duplicate', other } end
+  if other and not args[15] then return { 'duplicate', other } end
+  if other and args[16] ~= '' then
+    local ridden = ride(keys[1], keys[3], keys[4], keys[6], keys[7], other, {
+      id = id, tenant = tenant, deployment = args[3], terms = cmsgpack.unpack(args[16]), counts = tonumber(args[17]), ttl_ms = args[7],
+    }, now_ms())
+    if ridden then return ridden end
+  end
   local k = fair_keys(keys[2])
   local now, terms, caps = now_ms(), cmsgpack.unpack(args[10]), {}
   for _, q in ipairs(terms[5]) do
@@ -24,12 +34,13 @@ define('admit', function(keys, args)
   local refusal, writes, rates = quotas_check(terms, keys[3], keys[4], now)
   if refusal then return { 'refused', refusal[1], refusal[2], int(refusal[3]), rates } end
 
-  if keys[5] then redis.call('SET', keys[5], args[13], 'PX', args[14]) end
+  if keys[5] and args[15] ~= '' then redis.call('SET', keys[5], args[13], 'PX', args[14]) end
   local deadline, band = now + tonumber(args[6]), terms[6]
   redis.call('HSET', record, 'tenant', tenant, 'deployment', args[3], 'request', args[4], 'epoch', '0',
     'admitted_ms', int(now), 'deadline_ms', int(deadline), 'attempts', '0', 'log_ttl_ms', args[8], 'credit', args[9],
     'window', args[9],
     'reserved', quotas_reserve(terms, writes, now), 'band', band, 'weight', terms[7], 'prompt', terms[1])
+  if args[15] and args[15] ~= '' then redis.call('HSET', record, 'keep', args[15]) end
   redis.call('PEXPIRE', record, args[7])
   if #caps > 0 then redis.call('HSET', record, 'caps', cmsgpack.pack(caps)) end
   local prefers, holder = false, nil

@@ -1,14 +1,14 @@
 -- settle: end a stream exactly once, by its owner. Called after the terminal log entry was accepted, before it is published.
 -- What was reserved and not used goes back, and the ledger gets its event, in the same step.
 -- KEYS  1 stream record · 2 the owner's assignment table · 3 usage events · 4 soft limits that were passed
---       5 queue prefix · 6 stream record prefix
+--       5 queue prefix · 6 stream record prefix · 7 finished streams whose answer is to be kept
 -- It stays in the owner's table until a later renew: an owner that dies before it has published leaves it to the reaper.
 -- ARGV  1 stream id · 2 epoch · 3 terminal state · 4 how long the record outlives the stream (ms) · 5 finish reason
 --       6 prompt tokens · 7 those from the prefix cache · 8 completion tokens
 -- Returns 1, or 0 when the caller is not the owner or the stream has ended already (nothing is changed).
 define('settle', function(keys, args)
   local f = redis.call('HMGET', keys[1], 'epoch', 'state', 'reserved', 'tenant', 'deployment', 'admitted_ms', 'band', 'weight',
-    'charged', 'owner')
+    'charged', 'owner', 'keep')
   if f[1] ~= args[2] or TERMINAL[f[2]] then return 0 end
   local now = now_ms()
   local prompt, cached, completion = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
@@ -31,6 +31,15 @@ define('settle', function(keys, args)
   redis.call('HSET', keys[1], 'state', args[3], 'ended_ms', int(now))
   redis.call('HDEL', keys[1], 'request', 'owner', 'cancel', 'reserved', 'caps', 'prefix')
   redis.call('PEXPIRE', keys[1], args[4])
+  if f[11] then
+    riders_settle(keys[6], keys[1], keys[3], keys[4], args[3], args[5], { prompt, completion }, args[4], now)
+    if args[3] == 'finished' then
+      redis.call('HSET', keys[1], 'used', cmsgpack.pack({ prompt, completion }), 'finish', args[5])
+      redis.call('RPUSH', keys[7], args[1])
+      redis.call('LTRIM', keys[7], -4096, -1)
+      redis.call('PEXPIRE', keys[7], 60000)
+    end
+  end
   redis.call('XADD', keys[3], '*', 'stream', args[1], 'tenant', f[4] or '', 'key', payer[1], 'user', payer[2],
     'deployment_id', payer[3], 'deployment', f[5] or '', 'state', args[3], 'finish', args[5],
     'prompt', int(prompt), 'cached', int(cached), 'completion', int(completion), 'cost', int(cost),

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from headrace_wire import codec, redis_keys
 from headrace_wire.admission import AdmissionTerms
+from headrace_wire.flights import Flight
 from headrace_wire.functions import Call, Functions, Reply
 from headrace_wire.ids import GATEWAY_KIND
 from headrace_wire.messages import (
@@ -73,10 +74,12 @@ class RequestQueue:
         terms: AdmissionTerms | None = None,
         prefix: Sequence[bytes] = (),
         prefer_seconds: float = 0.0,
+        flight: Flight | None = None,
     ) -> Call:
         """Return the admission call; `parse_admission` reads its answer.
 
-        `prefix`: hashes of the prompt's blocks; for `prefer_seconds` it is left to a worker that holds these.
+        `prefix`: hashes of the prompt's blocks; for `prefer_seconds` it is left to a worker that holds these. A
+        flight has no idempotency key.
         """
         keys = [
             redis_keys.stream_prefix(),
@@ -102,6 +105,15 @@ class RequestQueue:
             keys.append(redis_keys.idempotency_key(request.tenant_id, idempotency.key_digest))
             keep = (request.log_ttl_seconds + TOMBSTONE_SECONDS) * 1000
             args += [f"{request.stream_id}:{idempotency.body_digest}:{idempotency.created_at}", keep]
+        elif flight is not None:
+            keys.append(redis_keys.flight_key(request.tenant_id, flight.order.member))
+            keys += [redis_keys.usage_key(), redis_keys.soft_limits_key()]
+            args += [
+                *(request.stream_id, STREAM_MAX_SECONDS * 1000),
+                codec.encode(flight.order) if flight.may_keep else b"",
+                codec.encode(flight.terms) if flight.may_ride else b"",
+                int(flight.counts_tokens),
+            ]
         return "admit", keys, args
 
     @staticmethod
@@ -186,9 +198,9 @@ class RequestQueue:
 
     async def record(self, stream_id: str) -> StreamRecord | None:
         """Return the record, or None when there is none (any more). The caller compares the tenant."""
-        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason", "window"]
+        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason", "window", "rides"]
         row: Reply = await self._redis.hmget(redis_keys.stream_key(stream_id), names)
-        tenant, deployment, state, epoch, ttl, credit, reason, window = row
+        tenant, deployment, state, epoch, ttl, credit, reason, window, rides = row
         if tenant is None or deployment is None or state is None:
             return None
         return StreamRecord(
@@ -200,6 +212,7 @@ class RequestQueue:
             int(credit or 0),
             (reason or b"").decode(),
             None if window is None else int(window),
+            (rides or b"").decode(),
         )
 
     async def prompt_tokens(self, stream_id: str) -> int:
@@ -363,6 +376,7 @@ class RequestQueue:
             redis_keys.soft_limits_key(),
             redis_keys.queue_prefix(),
             redis_keys.stream_prefix(),
+            redis_keys.finished_answers_key(),
         ]
         keep = (log_ttl_seconds + TOMBSTONE_SECONDS) * 1000
         args: list[bytes | str | int] = [

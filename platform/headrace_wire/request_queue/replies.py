@@ -20,6 +20,8 @@ class Verdict(StrEnum):
     DUPLICATE = "duplicate"
     REFUSED = "refused"
     """A quota does not allow it."""
+    RIDES = "rides"
+    """The same static request runs already, and is given to this caller too."""
 
 
 class Idempotency(Struct, frozen=True):
@@ -61,7 +63,7 @@ class Admission(Struct, frozen=True):
     position: int = 0
     """Place in the queue (1 is next), or its length when it is full."""
     duplicate_of: str = ""
-    """Stream that the idempotency key started."""
+    """Stream that the idempotency key started; RIDES: that it is given."""
     duplicate_created_at: int = 0
     duplicate_body: str = ""
     """Digest of the body that it was started with."""
@@ -176,6 +178,8 @@ class StreamRecord(Struct, frozen=True):
     """Why it is held or suspended."""
     window: int | None = None
     """Tokens that it may be ahead of the acknowledged ones; 0 for no limit, None where an older release started it."""
+    rides: str = ""
+    """The stream that it is given, where another caller of the same request started that."""
 
 
 def admission(reply: Reply) -> Admission:
@@ -189,18 +193,21 @@ def admission(reply: Reply) -> Admission:
         kind, quota_id, retry_ms, rates = rest
         retry = int(retry_ms)
         refusal = Refusal(RefusalKind(kind.decode()), quota_id.decode(), retry / 1000 if retry >= 0 else -1)
-        return Admission(verdict, refusal=refusal, rates=_rates(rates))
+        return Admission(verdict, refusal=refusal, rates=rates_of(rates))
+    if verdict is Verdict.RIDES:
+        return Admission(verdict, duplicate_of=rest[0].decode(), rates=rates_of(rest[1]))
     if verdict is Verdict.QUEUED:
         position, rates, pace, prefers = rest
         where = place([position, 0, 0, 0, pace])
-        return Admission(verdict, position, rates=_rates(rates), place=where, may_be_left=bool(prefers))
+        return Admission(verdict, position, rates=rates_of(rates), place=where, may_be_left=bool(prefers))
     if verdict is Verdict.FULL:
         number, own, pace = rest
         return Admission(verdict, int(number), is_own_queue=bool(own), place=place([1, 0, 0, 0, pace]))
     return Admission(verdict)
 
 
-def _rates(reply: Reply) -> Rates:
+def rates_of(reply: Reply) -> Rates:
+    """Read the rates that a decision tells."""
     limits = [
         RateLimit(limit, remaining, reset_ms / 1000) if limit >= 0 else None
         for limit, remaining, reset_ms in (reply[:3], reply[3:])

@@ -1,0 +1,62 @@
+"""Single flight: callers of the same static request share the stream that runs for it; each has its own record."""
+
+from msgspec import Struct
+
+from headrace_wire import redis_keys
+from headrace_wire.admission import AdmissionTerms
+from headrace_wire.functions import Functions, Reply
+from headrace_wire.token_log import STREAM_MAX_SECONDS
+
+
+class KeepOrder(Struct, frozen=True, array_like=True):
+    """On the record of a running stream: its answer is to be kept if it ends by itself."""
+
+    member: str
+    """Name of the entry among its tenant's: `<deployment id>:<digest of the request>`."""
+    ttl_seconds: int
+    max_bytes: int
+
+
+class Flight(Struct, frozen=True):
+    """A static request, as admission takes it."""
+
+    order: KeepOrder
+    terms: AdmissionTerms
+    """What a caller is held to who is given a running stream."""
+    counts_tokens: bool
+    """Whether that caller is charged for tokens."""
+    may_ride: bool = True
+    """False where the caller wants an answer of its own."""
+    may_keep: bool = True
+    """False where its answer must not be given to anybody else."""
+
+
+class Left(Struct, frozen=True):
+    """A caller has cancelled, and a stream that others are given goes on."""
+
+    host: str
+    """The stream that goes on."""
+    is_last: bool
+    """Nobody is left who has not cancelled: it is to be stopped."""
+
+
+def own_end(stream_id: str, host: str) -> str:
+    """Return the name under which readers of `stream_id` are told that their caller has left `host`."""
+    return f"{host}/left" if stream_id == host else stream_id
+
+
+class Flights:
+    """The calls; stateless, safe to share between tasks."""
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+
+    async def leave(self, stream_id: str, *, tenant_id: str) -> Left | None:
+        """End one caller's part in a shared stream; None where it is nobody else's, which is cancelled as any other.
+
+        Idempotent. Raises:
+            redis.exceptions.RedisError: no answer; call again.
+        """
+        keys = [redis_keys.stream_prefix(), redis_keys.usage_key(), redis_keys.soft_limits_key()]
+        reply: Reply = await self._functions.call("leave", keys, [stream_id, tenant_id, STREAM_MAX_SECONDS * 1000])
+        return Left(reply[1].decode(), bool(reply[2])) if reply[0] == b"left" else None
