@@ -55,6 +55,7 @@ class UsageRecordAdmin(ReadOnlyAdmin):
         ("deployment", RelatedDropdownFilter),
         ("state", ChoicesDropdownFilter),
         ("finish_reason", ChoicesDropdownFilter),
+        ("source", ChoicesDropdownFilter),
         ("ended_at", RangeDateTimeFilter),
     ]
     list_filter_submit = True
@@ -64,7 +65,10 @@ class UsageRecordAdmin(ReadOnlyAdmin):
     actions = ("export",)
     actions_list = ("overview", "export_sums")
     fieldsets = [
-        (None, {"fields": ["stream_id", ("state", "finish_reason"), ("admitted_at", "ended_at", "recorded_at")]}),
+        (
+            None,
+            {"fields": ["stream_id", ("state", "finish_reason", "source"), ("admitted_at", "ended_at", "recorded_at")]},
+        ),
         (
             _("Whose"),
             {

@@ -36,7 +36,9 @@ def _columns(*names: str) -> dict[str, Column]:
     return {**named_columns(*names), "cost": lambda row: money_text(from_micros(row.cost_micros))}
 
 
-RECORD_COLUMNS = _columns("stream_id", "admitted_at", "ended_at", *_ATTRIBUTION, "state", "finish_reason", *_NUMBERS)
+RECORD_COLUMNS = _columns(
+    "stream_id", "admitted_at", "ended_at", *_ATTRIBUTION, "state", "finish_reason", "source", *_NUMBERS
+)
 ROLLUP_COLUMNS = _columns("bucket", "start_at", *_ATTRIBUTION, "requests", *_NUMBERS)
 
 

@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from headrace_wire import messages
+from headrace_wire import messages, usage_events
 
 
 class Bucket(models.TextChoices):
@@ -46,3 +46,11 @@ class FinishReason(models.TextChoices):
     CONTENT_FILTER = messages.FinishReason.CONTENT_FILTER, "Content filter"
     ABORT = messages.FinishReason.ABORT, "Abort"
     ERROR = messages.FinishReason.ERROR, "Error"
+
+
+class AnswerSource(models.TextChoices):
+    """Where an answer came from."""
+
+    ENGINE = usage_events.AnswerSource.ENGINE, "Engine"
+    CACHE = usage_events.AnswerSource.CACHE, "Response cache"
+    SHARED = usage_events.AnswerSource.SHARED, "The same request's stream"

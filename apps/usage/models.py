@@ -14,7 +14,7 @@ from apps.quotas.models import Quota
 from apps.tenants.managers import TenantManager
 from apps.tenants.models import Tenant
 from apps.tenants.references import LABEL_LENGTH, REF_LENGTH
-from apps.usage.enums import Bucket, Channel, FinishReason, StreamState
+from apps.usage.enums import AnswerSource, Bucket, Channel, FinishReason, StreamState
 
 
 class Attribution(models.Model):
@@ -64,6 +64,13 @@ class UsageRecord(Attribution):
     deployment = models.ForeignKey(ModelDeployment, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
     state = models.CharField(max_length=16, choices=StreamState)
     finish_reason = models.CharField(max_length=16, choices=FinishReason)
+    source = models.CharField(
+        _("answered by"),
+        max_length=16,
+        choices=AnswerSource,
+        default=AnswerSource.ENGINE,
+        help_text=_("What was not computed for it counts tokens only where the response cache's policy says so."),
+    )
     admitted_at = models.DateTimeField(help_text=_("Budgets and sums count it there."))
     ended_at = models.DateTimeField(db_index=True)
     recorded_at = models.DateTimeField(auto_now_add=True)
@@ -81,6 +88,7 @@ class UsageRecord(Attribution):
             models.CheckConstraint(
                 condition=Q(finish_reason__in=FinishReason.values), name="usage_record_finish_reason_known"
             ),
+            models.CheckConstraint(condition=Q(source__in=AnswerSource.values), name="usage_record_source_known"),
         ]
 
     def __str__(self) -> str:

@@ -89,6 +89,7 @@ class _Names:
             deployment_label=event.deployment,
             state=event.state.value,
             finish_reason=event.finish_reason.value,
+            source=event.source.value,
             prompt_tokens=event.prompt_tokens,
             cached_tokens=event.cached_tokens,
             completion_tokens=event.completion_tokens,
