@@ -8,3 +8,10 @@ class CachingConfig(AppConfig):
 
     name = "apps.caching"
     verbose_name = "Caches"
+
+    def ready(self) -> None:
+        """Puts policies into the configuration snapshot."""
+        from apps.caching import response_selectors  # noqa: PLC0415
+        from apps.tenants import snapshots  # noqa: PLC0415
+
+        snapshots.section_register("response_caches", response_selectors.response_cache_terms_all)

@@ -77,4 +77,8 @@ class AuditAction(models.TextChoices):
     GUARDRAIL_ATTACHED = "guardrail.attached", "Guardrail policy attached"
     GUARDRAIL_DETACHED = "guardrail.detached", "Guardrail policy detached"
     GUARDRAIL_DELETED = "guardrail.deleted", "Guardrail policy deleted"
+    RESPONSE_CACHE_CREATED = "response_cache.created", "Response cache policy created"
+    RESPONSE_CACHE_CHANGED = "response_cache.changed", "Response cache policy changed"
+    RESPONSE_CACHE_DELETED = "response_cache.deleted", "Response cache policy deleted"
+    RESPONSE_CACHE_PURGED = "response_cache.purged", "Kept answers forgotten"
     INTERVENTION_MARKED = "intervention.marked", "Intervention marked"

@@ -1,1 +1,5 @@
 """Prompt caches and policies for cached answers."""
+
+from apps.caching.models.response_cache import ResponseCachePolicy
+
+__all__ = ["ResponseCachePolicy"]

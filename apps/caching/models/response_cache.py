@@ -1,0 +1,95 @@
+"""Policies of the response cache."""
+
+import uuid
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from apps.caching.response_enums import StaticRule
+from apps.deployments.models import ModelDeployment
+from apps.tenants.managers import TenantManager
+from apps.tenants.models import Tenant
+
+MIN_TTL_MINUTES, MAX_TTL_MINUTES = 15, 60
+
+
+class ResponseCachePolicy(models.Model):
+    """Whether a tenant's static answers are kept, and for how long."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="response_cache_policies")
+    deployment = models.ForeignKey(
+        ModelDeployment,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="response_cache_policies",
+        help_text=_("Empty: all of them that have no policy of their own."),
+    )
+    enabled = models.BooleanField(
+        default=True, help_text=_("Off: nothing is kept or given, also where a policy for all deployments says so.")
+    )
+    ttl_minutes = models.PositiveSmallIntegerField(
+        _("minutes"),
+        default=30,
+        validators=[MinValueValidator(MIN_TTL_MINUTES), MaxValueValidator(MAX_TTL_MINUTES)],
+        help_text=_("How long an answer is given again, 15 to 60; never longer than the tenant's streams are kept."),
+    )
+    static_rule = models.CharField(
+        _("static are"),
+        max_length=24,
+        choices=StaticRule,
+        default=StaticRule.TEMPERATURE_ZERO,
+        help_text=_("Only static requests have answers that are kept. Never those with personal data or an end user."),
+    )
+    count_requests = models.BooleanField(
+        _("answers from the cache count as requests"), default=True, help_text=_("In limits of requests per minute.")
+    )
+    count_tokens = models.BooleanField(
+        _("their tokens count and are charged"),
+        default=False,
+        help_text=_("In limits and budgets; prompt tokens at the price of cached ones."),
+    )
+    max_mebibytes = models.PositiveIntegerField(
+        _("room (MiB)"),
+        default=64,
+        validators=[MinValueValidator(1), MaxValueValidator(4096)],
+        help_text=_("Of all answers kept for the tenant. Those used longest ago go first; at 90 % the log says so."),
+    )
+    generation = models.PositiveBigIntegerField(default=0, editable=False)
+    purged_at = models.DateTimeField(null=True, blank=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    all_tenants = models.Manager["ResponseCachePolicy"]()
+    objects = TenantManager["ResponseCachePolicy"]()
+
+    class Meta:
+        ordering = ["tenant", "deployment"]
+        default_manager_name = "all_tenants"
+        verbose_name = _("response cache policy")
+        verbose_name_plural = _("response cache policies")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "deployment"],
+                name="response_cache_once_per_deployment",
+                violation_error_message=_("There is a policy for this tenant and deployment already."),
+            ),
+            models.UniqueConstraint(
+                fields=["tenant"],
+                condition=models.Q(deployment__isnull=True),
+                name="response_cache_once_for_all_deployments",
+                violation_error_message=_("There is a policy for all deployments of this tenant already."),
+            ),
+            models.CheckConstraint(
+                condition=models.Q(ttl_minutes__gte=MIN_TTL_MINUTES, ttl_minutes__lte=MAX_TTL_MINUTES),
+                name="response_cache_ttl_in_range",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(static_rule__in=StaticRule.values), name="response_cache_static_rule_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant} → {self.deployment}" if self.deployment else str(self.tenant)
