@@ -8,6 +8,7 @@ from urllib.parse import quote
 import structlog
 
 from apps.api.answer import Answer
+from apps.api.cache_controls import cache_controls
 from apps.api.error_rendering import error_body, logged_error, rate_headers
 from apps.api.http import Exchange
 from apps.api.openai_format import ChatChunks, chat_completion
@@ -67,13 +68,14 @@ async def _serve(
             idempotency=idempotency,
             priority=request.priority,
             prompt_cache=request.prompt_cache,
+            cache=cache_controls(request.cache, exchange.header(b"cache-control"), request.user),
         ),
         on_wait=partial(_tell_place, exchange) if request.stream else None,
     )
     exchange.headers += [
         (b"x-headrace-stream-id", started.stream_id.encode()),
         (b"x-headrace-model-deployment", deployment.name.encode("latin-1", "replace")),
-        (b"x-headrace-cache", b"bypass"),
+        *_cache_headers(started),
         *_guardrail_headers(started),
         *rate_headers(started.rates),
     ]
@@ -82,7 +84,7 @@ async def _serve(
         gateway,
         started.subscription,
         tenant_id=caller.tenant.id,
-        queue_deadline_seconds=started.queue_deadline_seconds,
+        queue_deadline_seconds=None if started.is_shared else started.queue_deadline_seconds,
     )
     try:
         pump = _stream if request.stream else _plain
@@ -95,6 +97,12 @@ async def _serve(
             subscription=started.subscription,
             can_return=idempotency is not None,
         )
+
+
+def _cache_headers(started: StartedStream) -> list[tuple[bytes, bytes]]:
+    word = (b"x-headrace-cache", started.cache.word.value.encode())
+    age = started.cache.age_seconds
+    return [word] if age is None else [word, (b"age", str(age).encode())]
 
 
 def _guardrail_headers(started: StartedStream) -> list[tuple[bytes, bytes]]:
@@ -161,7 +169,7 @@ async def _stream(
         if text:
             answer.sent_text()
             # What the transport has taken counts as delivered (its buffers are bounded and stated in docs).
-            gateway.credit.acknowledge(started.stream_id, started.subscription.position)
+            gateway.credit.acknowledge(follower.stream_id, started.subscription.position)
 
 
 async def _until_judged(follower: Follower) -> list[AnyLogEntry]:
@@ -205,7 +213,7 @@ async def _plain(
         if text:
             parts.append(text)
             answer.sent_text()
-            gateway.credit.acknowledge(started.stream_id, started.subscription.position)
+            gateway.credit.acknowledge(follower.stream_id, started.subscription.position)
     error = _failure(ended)
     if error is not None:
         raise error

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from apps.api.cache_controls import CacheField
 from headrace_wire.errors import InvalidRequestError
 from headrace_wire.messages import ChatTurn, SamplingParams, StructuredOutput
 
@@ -92,6 +93,9 @@ class SamplingFields(Struct, kw_only=True):
     """Ours: place in a busy queue, 0 first to 3, within what the tenant's plan allows."""
     prompt_cache: str | None = None
     """Ours: name of a prompt cache of the tenant; its messages go before those of the request."""
+    cache: CacheField | None = None
+    user: str | None = None
+    """The caller's end user, whose answers are given to nobody else."""
 
     def sampling(self) -> SamplingParams:
         """Return the checked sampling parameters; `max_tokens` 0 and `seed` -1 stand for "not named".

@@ -40,7 +40,7 @@ async def stream_retrieve(exchange: Exchange, gateway: Gateway, stream_id: str) 
     record = await gateway.queue.record(stream_id) if is_stream_id(stream_id) else None
     if record is None or record.tenant_id != caller.tenant.id:
         raise StreamNotFoundError(f"There is no stream `{stream_id[:64]}`.", param="stream_id")
-    tail = await gateway.token_log.tail(stream_id)
+    tail = await gateway.token_log.tail(record.rides or stream_id)
     if tail is None:
         raise StreamGoneError("The stream's log has expired.")
     body: dict[str, object] = {

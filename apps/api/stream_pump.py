@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from apps.api.answer import Answer
+from apps.api.cache_controls import cache_controls
 from apps.api.protocol import FrameWriter, Generate, Resume, error_frame, final_frames, waiting_frame
 from apps.api.requests import conversation_of
 from apps.api.stall_timer import StallTimer
@@ -60,12 +61,12 @@ class StreamPump:
         More than was sent counts as what was sent.
         """
         position = min(seq, self.sent_seq)
-        if position <= self.acknowledged_seq or self.stream_id is None:
+        if position <= self.acknowledged_seq or self._subscription is None:
             return False
         self.acknowledged_seq = position
         self._told_slow = False
         self._stall.progress(still_owed=position < self.sent_seq)
-        self._gateway.credit.acknowledge(self.stream_id, position)
+        self._gateway.credit.acknowledge(self._subscription.stream_id, position)
         return True
 
     async def run(self) -> None:
@@ -115,7 +116,12 @@ class StreamPump:
             deployment=deployment,
             conversation=conversation_of(frame.messages),
             sampling=frame.sampling(),
-            options=StreamOptions(window=frame.window, priority=frame.priority, prompt_cache=frame.prompt_cache),
+            options=StreamOptions(
+                window=frame.window,
+                priority=frame.priority,
+                prompt_cache=frame.prompt_cache,
+                cache=cache_controls(frame.cache, None, frame.user),
+            ),
             on_wait=self._tell_place,
         )
         self.stream_id, self._subscription = started.stream_id, started.subscription
@@ -124,7 +130,7 @@ class StreamPump:
             self._gateway,
             started.subscription,
             tenant_id=self._caller.tenant.id,
-            queue_deadline_seconds=started.queue_deadline_seconds,
+            queue_deadline_seconds=None if started.is_shared else started.queue_deadline_seconds,
         )
         return follower, deployment.name
 
@@ -162,9 +168,9 @@ class StreamPump:
 
     async def _tell_slow(self, writer: FrameWriter) -> None:
         """Say once, to a client that asked for it, that its stream is held until it acknowledges."""
-        if self._told_slow or self.stream_id is None:
+        if self._told_slow or self._subscription is None:
             return
-        granted = self._gateway.credit.granted(self.stream_id)
+        granted = self._gateway.credit.granted(self._subscription.stream_id)
         if granted and self.sent_seq >= granted and self.acknowledged_seq < self.sent_seq:
             self._told_slow = True
             metrics.CREDIT_STALLS.inc()

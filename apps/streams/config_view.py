@@ -14,6 +14,7 @@ from headrace_wire.errors import InvalidApiKeyError, ModelNotFoundError, Permiss
 from headrace_wire.functions import Reply
 from headrace_wire.guard_policy import GuardAttachment
 from headrace_wire.prompt_caches import PromptCacheConfig
+from headrace_wire.response_cache_terms import ResponseCacheTerms
 from headrace_wire.snapshot import ApiKeyConfig, ConfigSnapshot, DeploymentConfig, TenantConfig, decode_snapshot
 
 log = structlog.get_logger(__name__)
@@ -47,6 +48,7 @@ class ConfigView:
         self._prompt_caches: dict[tuple[str, str], list[PromptCacheConfig]] = {}
         for cache in snapshot.prompt_caches:
             self._prompt_caches.setdefault((cache.tenant_id, cache.deployment), []).append(cache)
+        self._response_caches = {(c.tenant_id, c.deployment_id): c for c in snapshot.response_caches}
         self._deployments = {d.name: d for d in snapshot.deployments if d.active}
 
     def authenticate(self, presented: str | None) -> Caller:
@@ -131,6 +133,14 @@ class ConfigView:
     def prompt_caches(self, caller: Caller, deployment: DeploymentConfig) -> list[PromptCacheConfig]:
         """Return the prompt caches of the caller's tenant for the deployment."""
         return self._prompt_caches.get((caller.tenant.id, deployment.name), [])
+
+    def response_cache(self, caller: Caller, deployment: DeploymentConfig) -> ResponseCacheTerms | None:
+        """Return the policy for what the caller asks of the deployment; None where nothing is kept."""
+        if not self._response_caches:
+            return None
+        own = self._response_caches.get((caller.tenant.id, deployment.id))
+        found = own or self._response_caches.get((caller.tenant.id, None))
+        return found if found is not None and found.enabled else None
 
     def deployments(self, caller: Caller) -> list[DeploymentConfig]:
         """Return the deployments that the caller may use, by name."""

@@ -6,7 +6,7 @@ delivery alone cannot tell (a trimmed delivery stream, a reconnect, its own full
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -16,7 +16,7 @@ from apps.streams.config_view import Caller
 from apps.streams.limits import StreamLimit
 from apps.streams.subscription import Subscription
 from headrace_wire import codec, redis_keys
-from headrace_wire.errors import HeadraceError
+from headrace_wire.errors import HeadraceError, StreamCancelledError
 from headrace_wire.functions import Reply
 from headrace_wire.messages import AnyLogEntry
 from headrace_wire.redis_link import RedisLink
@@ -46,6 +46,7 @@ class Delivery:
         self._limit = limit
         self._on_connect = on_connect
         self._subscriptions: dict[str, list[Subscription]] = {}
+        self._by_own_id: dict[str, list[Subscription]] = {}
         self._last = FIRST_ID
         self.entries_delivered = 0
 
@@ -72,13 +73,14 @@ class Delivery:
         read_log: bool = False,
         caller: Caller | None = None,
         had_under: int = 0,
+        own_id: str = "",
     ) -> Subscription:
         """Return a subscription that continues after position `after`.
 
         Raises ServerOverloadedError when this gateway has as many readers as it may.
 
         `read_log` says that the stream may have entries already; the gateway must have been attached to it before.
-        `had_under` is as in `Subscription`.
+        `had_under` and `own_id` are as in `Subscription`.
         """
         self._limit.enter()
         subscription = Subscription(
@@ -89,7 +91,10 @@ class Delivery:
             on_close=self._remove,
             caller=caller,
             had_under=had_under,
+            own_id=own_id,
         )
+        if own_id:
+            self._by_own_id.setdefault(own_id, []).append(subscription)
         self._subscriptions.setdefault(stream_id, []).append(subscription)
         return subscription
 
@@ -99,6 +104,18 @@ class Delivery:
         readers.remove(subscription)
         if not readers:
             del self._subscriptions[subscription.stream_id]
+        if subscription.own_id:
+            own = self._by_own_id[subscription.own_id]
+            own.remove(subscription)
+            if not own:
+                del self._by_own_id[subscription.own_id]
+
+    def _leavers(self, entry: AnyLogEntry) -> Sequence[Subscription]:
+        """End the readers of a caller who has cancelled its part in a stream that others have too; nobody gets this."""
+        for subscription in self._by_own_id.get(entry.stream_id, ()):
+            subscription.has_left = True
+            subscription.interrupt(StreamCancelledError("The stream was cancelled."))
+        return ()
 
     def interrupt_all(self, error: HeadraceError) -> None:
         """End every reader with `error`: this process is about to end."""
@@ -163,7 +180,7 @@ class Delivery:
 
         def hand_out(entries: list[AnyLogEntry], begin: int) -> None:
             for entry in entries[begin : begin + ENTRIES_AT_ONCE]:
-                for subscription in self._subscriptions.get(entry.stream_id, ()):
+                for subscription in self._subscriptions.get(entry.stream_id) or self._leavers(entry):
                     subscription.push(entry)
             if begin + ENTRIES_AT_ONCE >= len(entries):
                 read()

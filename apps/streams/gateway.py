@@ -21,6 +21,7 @@ from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
 from apps.streams.limits import QueueNews, StreamLimit
 from apps.streams.rendering import Renderers
+from apps.streams.response_recorder import ResponseRecorder
 from apps.streams.subscription import Subscription
 from apps.streams.waiting_room import Waiting, WaitingRoom
 from headrace_guard.policy_store import PolicyStore
@@ -28,8 +29,10 @@ from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.draft_budget import DraftBudget
 from headrace_wire.errors import InvalidApiKeyError
+from headrace_wire.flights import Flights
 from headrace_wire.ids import GATEWAY_KIND, new_incarnation
 from headrace_wire.intervention_log import InterventionLog
+from headrace_wire.kept_answers import KeptAnswers
 from headrace_wire.left_behind import LeftBehind
 from headrace_wire.linked_functions import LinkedFunctions
 from headrace_wire.policy_bodies import policy_bodies
@@ -66,6 +69,9 @@ class Gateway:
         self.functions = LinkedFunctions(self.redis, redis_url)
         self.token_log = TokenLog(self.redis, self.functions)
         self.queue = RequestQueue(self.redis, self.functions)
+        self.kept_answers = KeptAnswers(self.redis, self.functions)
+        self.flights = Flights(self.functions)
+        self.recorder = ResponseRecorder(self.kept_answers, self.token_log)
         self.renderers = Renderers(self.redis)
         self.fleet = FleetView(self.redis, self.renderers)
         self.config_reader = ConfigReader(self.redis, on_change=lambda _: self._end_revoked())
@@ -152,6 +158,7 @@ class Gateway:
             asyncio.create_task(self.credit.run(), name="credit"),
             asyncio.create_task(self.affinity.run(), name="affinity"),
             asyncio.create_task(self.interventions.run(), name="interventions"),
+            asyncio.create_task(self.recorder.run(), name="response recorder"),
         ]
         log.info("gateway_started", incarnation=self.incarnation, config_version=self.config.version)
 

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from apps.streams.config_view import Caller
 from apps.streams.waiting_room import Waiting
@@ -34,6 +34,9 @@ class Subscription:
         "caller",
         "ended",
         "had_turn",
+        "has_all",
+        "has_left",
+        "own_id",
         "position",
         "stream_id",
         "waiting",
@@ -49,8 +52,11 @@ class Subscription:
         on_close: Callable[["Subscription"], None],
         caller: Caller | None = None,
         had_under: int = 0,
+        own_id: str = "",
     ) -> None:
         """`on_close` is called once; `caller` is who reads, None for the server itself.
+
+        `own_id`: under which the reader's own end is told, where the stream may go on without it (`flights.own_end`).
 
         `had_under` is the newest epoch that can have written what the reader has, where the log lacks some of that; 0
         where it has all.
@@ -76,8 +82,23 @@ class Subscription:
         """Whether its stream was admitted by this reader, and counts against the gateway's soft limit."""
         self.ended = False
         """Whether the terminal entry was given."""
+        self.own_id = own_id
+        self.has_left = False
+        """The caller has cancelled; others may have the stream still."""
+        self.has_all = False
+        """It was made with all that it gives: nothing goes on elsewhere."""
         self.waiting: Waiting | None = None
         """Its place in the queue, until somebody takes the stream."""
+
+    @classmethod
+    def of_all(
+        cls, token_log: TokenLog, stream_id: str, entries: Iterable[AnyLogEntry], *, caller: Caller
+    ) -> "Subscription":
+        """Return the reading of a stream that has ended, without its log."""
+        self = cls(token_log, stream_id, after=0, read_log=False, on_close=_nobody, caller=caller)
+        self.has_all = True
+        self._entries.extend(entries)
+        return self
 
     def push(self, entry: AnyLogEntry) -> None:
         """Take an entry from delivery; never waits."""
@@ -248,3 +269,7 @@ class Subscription:
             self.ended = True
         else:
             self.position, self._had_under = entry.seq, entry.epoch
+
+
+def _nobody(_: Subscription) -> None:
+    pass

@@ -3,9 +3,14 @@
 from apps.streams.services.drafting import draft_prefill, draft_withdraw
 from apps.streams.services.ending import stream_cancel, stream_expire_in_queue
 from apps.streams.services.reading import stream_attach, stream_leave
+from apps.streams.services.response_caching import CacheOutcome, CacheWord
 from apps.streams.services.starting import StartedStream, StreamOptions, stream_start
+from apps.streams.services.static_requests import CacheControls
 
 __all__ = [
+    "CacheControls",
+    "CacheOutcome",
+    "CacheWord",
     "StartedStream",
     "StreamOptions",
     "draft_prefill",

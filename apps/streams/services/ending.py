@@ -11,6 +11,8 @@ from headrace_wire.errors import (
     ServerOverloadedError,
     StreamNotFoundError,
 )
+from headrace_wire.flights import Left, own_end
+from headrace_wire.messages import Ended, FinishReason, StreamState, Timings, Usage
 from headrace_wire.request_queue import CancelOutcome
 
 RETRY_AFTER_SECONDS = 5.0
@@ -20,6 +22,8 @@ RETRY_AFTER_SECONDS = 5.0
 async def stream_cancel(*, gateway: Gateway, tenant_id: str, stream_id: str, reason: str) -> CancelOutcome:
     """Stop a stream: the engine is told at once, or its place in the queue is freed. `Ended` follows in the log.
 
+    Of a stream that callers of the same request share, only this one's part ends, unless it is the last.
+
     Idempotent.
 
     Raises:
@@ -27,6 +31,12 @@ async def stream_cancel(*, gateway: Gateway, tenant_id: str, stream_id: str, rea
         DependencyUnavailableError: Redis does not answer.
     """
     try:
+        left = await gateway.flights.leave(stream_id, tenant_id=tenant_id)
+        if left is not None:
+            await _end_own(gateway, stream_id, left)
+            if not left.is_last:
+                return CancelOutcome.ENDED
+            stream_id = left.host
         outcome, epoch = await gateway.queue.cancel(
             stream_id, tenant_id=tenant_id, reason=reason, incarnation=gateway.incarnation
         )
@@ -37,6 +47,13 @@ async def stream_cancel(*, gateway: Gateway, tenant_id: str, stream_id: str, rea
     except RedisError as error:
         raise DependencyUnavailableError("The stream store does not answer; try again.") from error
     return outcome
+
+
+async def _end_own(gateway: Gateway, stream_id: str, left: Left) -> None:
+    """Tell the readers of one caller, wherever they are, that it has cancelled."""
+    name, reason = own_end(stream_id, left.host), FinishReason.ABORT
+    told = Ended(name, 0, 0, StreamState.CANCELLED, reason, None, Usage(), Timings())
+    await gateway.token_log.tell_readers(left.host, told)
 
 
 async def stream_expire_in_queue(*, gateway: Gateway, tenant_id: str, stream_id: str) -> None:

@@ -39,6 +39,8 @@ class GuardedInput(Struct, frozen=True):
     """Of the policies that apply, for the header."""
     awaits_verdict: bool = False
     """Whether the worker judges the input too: until it has, the answer may still become a refusal."""
+    may_pass_unchecked: bool = False
+    """A judge that fails or is late lets the text go on."""
 
 
 async def input_guard(
@@ -75,7 +77,13 @@ async def input_guard(
         answer = guard.replacement(block.bound.policy, block.bound.rule)
     texts = _texts(turns) if guard.input_rules else ()
     terms = GuardTerms(digests, texts, caller.tenant.intervention_excerpts, answer=answer)
-    return GuardedInput(turns, terms, tuple(guard.names), awaits_verdict=bool(guard.input_rules))
+    return GuardedInput(
+        turns,
+        terms,
+        tuple(guard.names),
+        awaits_verdict=bool(guard.input_rules),
+        may_pass_unchecked=any(not guard.is_closed(rule) for rule in (*guard.input_rules, *guard.output_rules)),
+    )
 
 
 async def draft_guard(

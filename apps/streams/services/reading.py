@@ -9,9 +9,11 @@ from apps.streams.subscription import Subscription
 from headrace_wire.errors import (
     DependencyUnavailableError,
     LogRolledBackError,
+    StreamCancelledError,
     StreamGoneError,
     StreamNotFoundError,
 )
+from headrace_wire.flights import own_end
 from headrace_wire.ids import is_stream_id
 from headrace_wire.messages import AnyLogEntry, StreamState
 from headrace_wire.request_queue import StreamRecord
@@ -36,10 +38,11 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
         record = await gateway.queue.record(stream_id) if is_stream_id(stream_id) else None
         if record is None or record.tenant_id != caller.tenant.id:
             raise StreamNotFoundError(f"There is no stream `{stream_id[:64]}`.", param="stream_id")
+        own_id, stream_id, record = await _host_of(gateway, stream_id, record)
         # At once: its policy must not act between here and the subscription.
         departure = gateway.detachment.returned(stream_id)
         try:
-            subscription = await _attach(gateway, caller, stream_id, record, after)
+            subscription = await _attach(gateway, caller, stream_id, record, after, own_id)
         except BaseException:
             if not record.state.is_terminal and not gateway.delivery.is_read(stream_id):
                 departure = departure or departure_of(caller.tenant, stream_id, position=after, can_return=True)
@@ -50,7 +53,26 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
     return subscription, record.deployment
 
 
-async def _attach(gateway: Gateway, caller: Caller, stream_id: str, record: StreamRecord, after: int) -> Subscription:
+async def _host_of(gateway: Gateway, stream_id: str, record: StreamRecord) -> tuple[str, str, StreamRecord]:
+    """Return under which name a reader's own end is told, and the stream that it reads: another one's, if it is shared.
+
+    Raises:
+        StreamCancelledError: its caller has left it.
+        StreamGoneError: the shared one's log has expired.
+    """
+    if not record.rides:
+        return own_end(stream_id, stream_id), stream_id, record
+    if record.state is StreamState.CANCELLED:
+        raise StreamCancelledError("The stream was cancelled.")
+    host = await gateway.queue.record(record.rides)
+    if host is None:
+        raise StreamGoneError("The stream's log has expired.")
+    return own_end(stream_id, record.rides), record.rides, host
+
+
+async def _attach(
+    gateway: Gateway, caller: Caller, stream_id: str, record: StreamRecord, after: int, own_id: str
+) -> Subscription:
     # Ended streams have nothing more to deliver; to attach to one that ends just now does no harm.
     if not record.state.is_terminal and not await gateway.token_log.attach(stream_id, gateway.incarnation):
         raise StreamGoneError("The stream's log has expired.")
@@ -59,7 +81,7 @@ async def _attach(gateway: Gateway, caller: Caller, stream_id: str, record: Stre
         _check_cursor(tail, after, record.state)
     is_ahead = tail is not None and after > tail.seq
     subscription = gateway.delivery.subscribe(
-        stream_id, after=after, read_log=True, caller=caller, had_under=record.epoch if is_ahead else 0
+        stream_id, after=after, read_log=True, caller=caller, had_under=record.epoch if is_ahead else 0, own_id=own_id
     )
     if not record.state.is_terminal:
         window = record.window if record.window is not None else window_of(caller.tenant, None)
@@ -80,6 +102,9 @@ def stream_leave(
     """
     subscription.close()
     stream_id = subscription.stream_id
+    if subscription.has_all:
+        return
+    can_return = can_return and not subscription.has_left
     if gateway.delivery.is_read(stream_id):
         return
     if subscription.ended:

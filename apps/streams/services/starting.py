@@ -14,10 +14,12 @@ from apps.streams.gateway import Gateway
 from apps.streams.limits import MAX_RETRY_SECONDS, NO_PLACE, OnWait, QueueNews
 from apps.streams.refusals import refusal_error
 from apps.streams.services.ending import RETRY_AFTER_SECONDS
-from apps.streams.services.guarding import input_guard
+from apps.streams.services.guarding import GuardedInput, input_guard
 from apps.streams.services.prompt_caching import prompt_cache_apply
 from apps.streams.services.prompting import length_check, most_tokens, prompt_ids_render, sampling_complete
 from apps.streams.services.reading import stream_attach, window_of
+from apps.streams.services.response_caching import Asked, CacheOutcome, Consulted, admission_note, consult
+from apps.streams.services.static_requests import CacheControls
 from apps.streams.subscription import Subscription
 from apps.streams.waiting_room import MIN_SAMPLES
 from headrace_wire.admission import AdmissionTerms, Rates
@@ -30,11 +32,14 @@ from headrace_wire.errors import (
     InvalidRequestError,
     ServerOverloadedError,
 )
+from headrace_wire.flights import Flight, own_end
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import ChatTurn, GenerateRequest, SamplingParams
 from headrace_wire.quota_terms import admission_terms
 from headrace_wire.request_queue import Admission, Idempotency, Place, Verdict
 from headrace_wire.snapshot import DeploymentConfig
+
+_WITHOUT_STREAM = frozenset({Verdict.FULL, Verdict.DUPLICATE, Verdict.REFUSED, Verdict.RIDES})
 
 
 class StartedStream(Struct, frozen=True):
@@ -54,6 +59,10 @@ class StartedStream(Struct, frozen=True):
     """Names of the policies that apply."""
     awaits_verdict: bool = False
     """The worker judges the request too: until it has, what was asked may still be refused."""
+    cache: CacheOutcome = CacheOutcome()
+    """What the response cache had to do with it."""
+    is_shared: bool = False
+    """Another caller has started it, and answers for its queue deadline."""
     is_replay: bool = False
     """The caller's idempotency key had started it before: the subscription gives it from its beginning."""
 
@@ -73,6 +82,8 @@ class StreamOptions(Struct, frozen=True):
     """The caller's key: a stream that it started before is given again instead of a second one."""
     prompt_cache: str | None = None
     """Name of the tenant's prompt cache whose messages go before the caller's."""
+    cache: CacheControls = CacheControls()
+    """What the caller says about kept answers."""
 
 
 async def stream_start(
@@ -125,6 +136,22 @@ async def stream_start(
         conversation=conversation,
     )
     conversation = guarded.conversation
+    consulted = await consult(
+        gateway=gateway,
+        caller=caller,
+        deployment=deployment,
+        guarded=guarded,
+        sampling=sampling,
+        asked=Asked(
+            stream_id,
+            options.cache,
+            can_return=options.can_return,
+            has_key=options.idempotency is not None,
+            is_named=options.stream_id is not None,
+        ),
+    )
+    if consulted.subscription is not None:
+        return _given(stream_id, deployment, guarded, consulted)
     prompt_ids = await prompt_ids_render(gateway, deployment, conversation)
     request = GenerateRequest(
         stream_id=stream_id,
@@ -144,7 +171,8 @@ async def stream_start(
         prompt_cache=prompt_cache,
     )
     # Before admission, so that nothing can be delivered that nobody waits for.
-    subscription = gateway.delivery.subscribe(stream_id, caller=caller)
+    own_id = own_end(stream_id, stream_id) if consulted.policy is not None else ""
+    subscription = gateway.delivery.subscribe(stream_id, caller=caller, own_id=own_id)
     gateway.drafts.sent(caller.tenant.id, deployment.name, stream_id, request.prompt_ids)
     try:
         await gateway.limit.turn(on_wait)
@@ -162,13 +190,17 @@ async def stream_start(
         )
         if options.priority is not None:
             terms = msgspec.structs.replace(terms, band=options.priority)
-        admission = await _admit(gateway, deployment, request, options.idempotency, terms)
+        flight = consulted.flight(terms)
+        admission = await _admit(gateway, deployment, request, options.idempotency, terms, flight)
     except BaseException:
         subscription.close()
         raise
     if admission.verdict is Verdict.DUPLICATE:
         subscription.close()
         return await _replay(gateway, caller, deployment, admission, options.idempotency)
+    if admission.verdict is Verdict.RIDES:
+        subscription.close()
+        return await _shared(gateway, caller, deployment, stream_id, guarded, admission)
     gateway.credit.open(stream_id, window=request.window, granted=request.window)
     place = gateway.watch_place(subscription, admission.place, may_be_left=admission.may_be_left)
     deadline = deployment.queue_timeout_seconds
@@ -183,6 +215,7 @@ async def stream_start(
         rates=admission.rates,
         guardrails=guarded.names,
         awaits_verdict=guarded.awaits_verdict,
+        cache=admission_note(deployment, is_shared=False) if flight is not None else CacheOutcome(),
     )
 
 
@@ -201,6 +234,7 @@ async def _admit(
     request: GenerateRequest,
     idempotency: Idempotency | None,
     terms: AdmissionTerms,
+    flight: Flight | None,
 ) -> Admission:
     calls = [
         gateway.token_log.open_call(request.stream_id, readers=[gateway.incarnation]),
@@ -212,6 +246,7 @@ async def _admit(
             terms=terms,
             prefix=gateway.affinity.prefix(request),
             prefer_seconds=gateway.affinity.seconds,
+            flight=flight,
         ),
     ]
     try:
@@ -221,7 +256,7 @@ async def _admit(
             # A pooled connection that Redis had closed, or a lost answer: both calls may be repeated.
             _, reply = await gateway.functions.call_many(calls)
         admission = gateway.queue.parse_admission(reply)
-        if admission.verdict in (Verdict.FULL, Verdict.DUPLICATE, Verdict.REFUSED):
+        if admission.verdict in _WITHOUT_STREAM:
             await gateway.token_log.discard(request.stream_id)
     except RedisError as error:
         raise DependencyUnavailableError(
@@ -262,3 +297,44 @@ async def _replay(
     subscription, _ = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=0)
     deadline, created_at = deployment.queue_timeout_seconds, admission.duplicate_created_at
     return StartedStream(stream_id, deployment, NO_PLACE, deadline, subscription, created_at, is_replay=True)
+
+
+def _given(stream_id: str, deployment: DeploymentConfig, guarded: GuardedInput, consulted: Consulted) -> StartedStream:
+    """Return a kept answer as a stream; nobody waits for a worker."""
+    assert consulted.subscription is not None  # noqa: S101 - the caller has looked
+    return StartedStream(
+        stream_id,
+        deployment,
+        NO_PLACE,
+        deployment.queue_timeout_seconds,
+        consulted.subscription,
+        int(time.time()),
+        rates=consulted.rates,
+        guardrails=guarded.names,
+        cache=consulted.outcome,
+    )
+
+
+async def _shared(
+    gateway: Gateway,
+    caller: Caller,
+    deployment: DeploymentConfig,
+    stream_id: str,
+    guarded: GuardedInput,
+    admission: Admission,
+) -> StartedStream:
+    """Return the stream that runs for another caller of the same request, from its beginning."""
+    subscription, _ = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=0)
+    return StartedStream(
+        stream_id,
+        deployment,
+        NO_PLACE,
+        deployment.queue_timeout_seconds,
+        subscription,
+        int(time.time()),
+        rates=admission.rates,
+        guardrails=guarded.names,
+        awaits_verdict=guarded.awaits_verdict,
+        cache=admission_note(deployment, is_shared=True),
+        is_shared=True,
+    )
