@@ -199,6 +199,10 @@ async def test_an_ended_stream_frees_its_place_at_once(fleet: Fleet) -> None:
     for _ in range(PLACES):
         await fleet.admit()
     full = await fleet.claim(A, PLACES)
+    for name in (B, C):
+        for _ in range(4):
+            await fleet.admit()
+        await fleet.claim(name, 4)
     await fleet.admit(prompt(1))
     for one in full[:6]:
         await fleet.finish(one, A)

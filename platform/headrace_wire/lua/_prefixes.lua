@@ -11,9 +11,9 @@ local WORTH_BLOCKS = 2
 -- Hashes that are noted of one worker; of what is beyond, it only reports.
 local HELD_MOST = 131072
 local HELD_MS = 10000
--- A worker is overloaded when it has more than so many times the mean, of what runs (and so many streams more), or of what it
--- claimed lately (once that is enough of them for each).
-local OVER_MEAN, RUNNING_SLACK, LATELY_LEAST = 1.2, 2, 8
+-- A worker is overloaded when it has more than so many times the mean, and so many streams more, of what runs or of what was
+-- claimed lately.
+local OVER_MEAN, RUNNING_SLACK, LATELY_SLACK = 1.2, 2, 4
 local LATELY_MS = 15000
 -- Streams that one claim leaves to others before it stops looking.
 local MOST_LEFT = 16
@@ -47,7 +47,7 @@ local function crew_judge(workers)
   running, lately = running / #workers, lately / #workers
   for _, worker in ipairs(workers) do
     worker.is_over = worker.running >= worker.places or worker.running > OVER_MEAN * running + RUNNING_SLACK
-      or (lately >= LATELY_LEAST and worker.lately > OVER_MEAN * lately)
+      or worker.lately > OVER_MEAN * lately + LATELY_SLACK
   end
 end
 
