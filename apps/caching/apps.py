@@ -10,8 +10,9 @@ class CachingConfig(AppConfig):
     verbose_name = "Caches"
 
     def ready(self) -> None:
-        """Puts policies into the configuration snapshot."""
-        from apps.caching import response_selectors  # noqa: PLC0415
+        """Puts prompt caches and policies into the configuration snapshot."""
+        from apps.caching import prompt_selectors, response_selectors  # noqa: PLC0415
         from apps.tenants import snapshots  # noqa: PLC0415
 
+        snapshots.section_register("prompt_caches", prompt_selectors.prompt_cache_configs)
         snapshots.section_register("response_caches", response_selectors.response_cache_terms_all)

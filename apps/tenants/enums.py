@@ -81,4 +81,8 @@ class AuditAction(models.TextChoices):
     RESPONSE_CACHE_CHANGED = "response_cache.changed", "Response cache policy changed"
     RESPONSE_CACHE_DELETED = "response_cache.deleted", "Response cache policy deleted"
     RESPONSE_CACHE_PURGED = "response_cache.purged", "Kept answers forgotten"
+    PROMPT_CACHE_CREATED = "prompt_cache.created", "Prompt cache created"
+    PROMPT_CACHE_CHANGED = "prompt_cache.changed", "Prompt cache changed"
+    PROMPT_CACHE_PURGED = "prompt_cache.purged", "Prompt cache purged"
+    PROMPT_CACHE_DELETED = "prompt_cache.deleted", "Prompt cache deleted"
     INTERVENTION_MARKED = "intervention.marked", "Intervention marked"

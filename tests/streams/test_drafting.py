@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from apps.deployments.prompt_rendering import PromptRenderer
 from apps.streams.config_view import Caller
 from apps.streams.drafts import DraftLine, DraftOff, DraftOffReason
 from apps.streams.gateway import Gateway
-from apps.streams.rendering import PromptRenderer
 from apps.streams.services import draft_prefill, draft_withdraw, stream_start
 from apps.streams.services.drafting import LIFE_SECONDS, MOST_IN_FLIGHT
 from headrace_wire import codec, redis_keys

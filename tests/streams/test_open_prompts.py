@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from apps.streams.rendering import OPEN_END, PromptRenderer
+from apps.deployments.prompt_rendering import OPEN_END, PromptRenderer
 from headrace_wire.fleet import ModelAssets
 from headrace_wire.messages import ChatTurn
 

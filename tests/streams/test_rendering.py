@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from apps.streams.rendering import PromptRenderer, build_renderer
+from apps.deployments.prompt_rendering import PromptRenderer, build_renderer
 from headrace_wire.errors import InvalidRequestError
 from headrace_wire.fleet import ModelAssets, TemplateProbe
 from headrace_wire.messages import ChatTurn

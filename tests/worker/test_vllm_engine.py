@@ -10,7 +10,7 @@ import psutil
 import pytest
 from tokenizers import Tokenizer
 
-from apps.streams.rendering import build_renderer
+from apps.deployments.prompt_rendering import build_renderer
 from headrace_wire import codec, redis_keys
 from headrace_wire.fleet import ModelAssets, WorkerInfo, WorkerState
 from headrace_wire.functions import Reply

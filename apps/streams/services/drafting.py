@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import structlog
 from redis.exceptions import RedisError
 
+from apps.deployments.prompt_rendering import PromptRenderer
 from apps.streams import metrics
 from apps.streams.config_view import Caller
 from apps.streams.drafts import DraftLine, DraftOff, DraftOffReason
 from apps.streams.gateway import Gateway
-from apps.streams.rendering import PromptRenderer
 from apps.streams.services.guarding import draft_guard
 from apps.streams.services.prompting import RENDER_AT_ONCE_CHARACTERS, context_limit, length_check
 from headrace_wire.cache_salt import cache_salt

@@ -85,6 +85,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _link("Deployments", "deployed_code", "deployments_modeldeployment"),
                     _link("Workers", "memory", "deployments_worker"),
+                    _link("Prompt caches", "bolt", "caching_promptcache"),
                     _link("Response caches", "cached", "caching_responsecachepolicy"),
                 ],
             },

@@ -1,0 +1,1 @@
+"""Tests of caches: prompt caches and cached answers."""
