@@ -31,6 +31,8 @@ class SeenAnswer:
     """How many tokens each brought."""
     completion_tokens: int = 0
     """What the answer's usage says."""
+    ended_at: float = 0.0
+    """When all of it was read."""
 
     @property
     def ttft_seconds(self) -> float:
@@ -98,25 +100,28 @@ class SseClient:
         self._model = model
         self._key = key
 
-    async def ask(self, max_tokens: int, *, first: Callable[[], None] | None = None) -> SeenAnswer:
+    async def ask(
+        self, max_tokens: int, *, first: Callable[[], None] | None = None, temperature: float | None = None
+    ) -> SeenAnswer:
         """See `StreamClient`."""
-        request = self._request(max_tokens, stream=True, stream_options={"include_usage": True})
+        request = self._request(max_tokens, temperature, stream=True, stream_options={"include_usage": True})
         answer = SeenAnswer(time.perf_counter())
         self._writer.write(request)
         await self._answer_head()
         async for event in self._events():
             self._take(event, answer, first)
+        answer.ended_at = time.perf_counter()
         if not answer.is_complete:
             raise AnswerFailedError(f"{sum(answer.tokens)} of {answer.completion_tokens} tokens arrived")
         return answer
 
-    async def ask_plain(self, max_tokens: int) -> float:
+    async def ask_plain(self, max_tokens: int, *, temperature: float | None = None) -> float:
         """Asks for an answer in one piece; returns the seconds until all of it is there.
 
         Raises:
             AnswerFailedError: there was an error, or tokens are missing.
         """
-        request = self._request(max_tokens)
+        request = self._request(max_tokens, temperature)
         asked_at = time.perf_counter()
         self._writer.write(request)
         head = await self._answer_head()
@@ -128,7 +133,9 @@ class SseClient:
             raise AnswerFailedError(body.decode(errors="replace"))
         return seconds
 
-    def _request(self, max_tokens: int, **fields: object) -> bytes:
+    def _request(self, max_tokens: int, temperature: float | None, **fields: object) -> bytes:
+        if temperature is not None:
+            fields["temperature"] = temperature
         messages = [{"role": "user", "content": PROMPT}]
         body = json.dumps({"model": self._model, "messages": messages, "max_tokens": max_tokens, **fields}).encode()
         head = (

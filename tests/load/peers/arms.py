@@ -1,5 +1,6 @@
 """The arms of a comparison: the endpoint itself, and each system that stands before an engine like it."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -11,9 +12,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import psutil
+from redis.asyncio import Redis
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
+from headrace_wire.response_cache_terms import ResponseCacheTerms
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from tests.load.peers.endpoint import HOST, LISTENING
 from tests.load.peers.environments import LITELLM_ENVIRONMENT, Progress
@@ -21,8 +25,15 @@ from tests.load.placement import Placement, on_core
 from tests.load.stack import running_stack
 from tests.support.environment import REPOSITORY_ROOT, child_environment
 from tests.support.processes import Process, free_port
+from tests.support.snapshots import publish_snapshot, snapshot
 
 DIRECT, HEADRACE, LITELLM, LITELLM_BARE, NGINX = "direct", "Headrace", "LiteLLM", "LiteLLM bare", "nginx"
+LITELLM_CACHE = "LiteLLM cache"
+_LITELLM_CONFIGS = {
+    LITELLM: "litellm_keys.yaml",
+    LITELLM_BARE: "litellm_bare.yaml",
+    LITELLM_CACHE: "litellm_cache.yaml",
+}
 MODEL = "bench"
 LITELLM_KEY = "sk-of-the-bench-alone"
 START_SECONDS = 180.0
@@ -73,17 +84,22 @@ def deployment(*, streams: int, ttft_ms: float, tokens_per_second: float) -> Dep
 
 @contextmanager
 def running_arms(
-    names: Sequence[str], engine: DeploymentConfig, placement: Placement, *, progress: Progress
+    names: Sequence[str],
+    engine: DeploymentConfig,
+    placement: Placement,
+    *,
+    progress: Progress,
+    response_caches: Sequence[ResponseCacheTerms] = (),
 ) -> Iterator[list[Arm]]:
     """Starts the direct arm and those of these names, all before engines of one pace; those that can be are paused."""
-    if {LITELLM, LITELLM_BARE} & set(names):
+    if _LITELLM_CONFIGS.keys() & set(names):
         LITELLM_ENVIRONMENT.ensure(progress=progress)
     with ExitStack() as cleaning:
         direct = cleaning.enter_context(_endpoint(engine, placement))
         arms = [direct]
         for name in names:
             progress(f"starting {name}")
-            arms.append(cleaning.enter_context(_running(name, engine, direct, placement)))
+            arms.append(cleaning.enter_context(_running(name, engine, direct, placement, response_caches)))
         for arm in arms:
             arm.pause()
             cleaning.callback(arm.go_on)  # a process that is stopped does not hear that it shall end
@@ -91,15 +107,29 @@ def running_arms(
 
 
 @contextmanager
-def _running(name: str, engine: DeploymentConfig, direct: Arm, placement: Placement) -> Iterator[Arm]:
+def _running(
+    name: str,
+    engine: DeploymentConfig,
+    direct: Arm,
+    placement: Placement,
+    response_caches: Sequence[ResponseCacheTerms],
+) -> Iterator[Arm]:
     if name == HEADRACE:
         with running_stack(engine, placement) as stack:
+            asyncio.run(_keep_answers(stack.redis_url, engine, response_caches))
             yield Arm(name, stack.port, stack.api_key, stack.pids, stack.engine_pids)
         return
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder, on_core(placement.system):
         start = _nginx if name == NGINX else _litellm
         with start(name, direct, Path(folder)) as arm:
             yield arm
+
+
+async def _keep_answers(redis_url: str, engine: DeploymentConfig, policies: Sequence[ResponseCacheTerms]) -> None:
+    if policies:
+        config = msgspec.structs.replace(snapshot(2, engine), response_caches=list(policies))
+        async with Redis.from_url(redis_url) as redis:
+            await publish_snapshot(redis, config)
 
 
 @contextmanager
@@ -123,10 +153,9 @@ def _endpoint(engine: DeploymentConfig, placement: Placement) -> Iterator[Arm]:
 @contextmanager
 def _litellm(name: str, direct: Arm, folder: Path) -> Iterator[Arm]:
     port = free_port()
-    config = "litellm_bare.yaml" if name == LITELLM_BARE else "litellm_keys.yaml"
     command = (
         LITELLM_ENVIRONMENT.program,
-        *("--config", Path(__file__).with_name(config)),
+        *("--config", Path(__file__).with_name(_LITELLM_CONFIGS[name])),
         *("--host", HOST),
         *("--port", str(port)),
         *("--num_workers", "1"),
@@ -139,7 +168,7 @@ def _litellm(name: str, direct: Arm, folder: Path) -> Iterator[Arm]:
     }
     pids = {}
     with ExitStack() as cleaning:
-        if name == LITELLM:
+        if name != LITELLM_BARE:
             redis = EmbeddedRedis.in_directory(find_redis_server(), folder / "redis")
             server = cleaning.enter_context(Process(redis.command(), name="redis of LiteLLM"))
             server.wait_for_address(str(redis.socket))

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tests.load.peers import client_check, growth, guarded, path_tables, plots, slo, soak
-from tests.load.peers.arms import HEADRACE, LITELLM, LITELLM_BARE, NGINX, nginx_program
+from tests.load.peers import cached, client_check, growth, guarded, path_tables, plots, slo, soak
+from tests.load.peers.arms import HEADRACE, LITELLM, LITELLM_BARE, LITELLM_CACHE, NGINX, nginx_program
+from tests.load.peers.cached import CachedLoad
 from tests.load.peers.client_check import ClientLoad
 from tests.load.peers.environments import LITELLM_ENVIRONMENT, Progress
 from tests.load.peers.growth import GrowthLoad
@@ -24,7 +25,7 @@ from tests.load.peers.token_path import PathLoad
 from tests.load.placement import Placement, on_core
 from tests.load.report import machine
 
-QUICK_CASES = ("path", "fast", "growth", "guard", "soak", "slo")
+QUICK_CASES = ("path", "fast", "growth", "guard", "cache", "soak", "slo")
 CASES = (*QUICK_CASES, "client")
 
 
@@ -40,6 +41,7 @@ class PeersLoad(Struct, frozen=True):
     )
     growth: GrowthLoad = GrowthLoad()
     guarded: GuardedLoad = GuardedLoad()
+    cached: CachedLoad = CachedLoad()
     soak: SoakLoad = SoakLoad()
     slo: SloLoad = SloLoad()
     client: ClientLoad = ClientLoad()
@@ -55,6 +57,7 @@ class PeersLoad(Struct, frozen=True):
             path=PathLoad(seconds=4, plain_answers=50, short_streams=20, bursts=1),
             growth=GrowthLoad(seconds=5, idle_seconds=3),
             guarded=GuardedLoad(tokens=1500),
+            cached=CachedLoad(answers=150, seconds=2),
             soak=SoakLoad(minutes=0.5),
             slo=SloLoad(seconds=20, short_seconds=5),
             side_arms=False,
@@ -146,6 +149,13 @@ class _Cases:
         seen = guarded.run_rounds(load, self._placement, rounds=rounds, progress=self._progress)
         self._figures["guard"] = seen
         return [guarded.guarded_table(load, seen)]
+
+    def cache(self) -> list[Table]:
+        arms = [HEADRACE, *([LITELLM_CACHE] if LITELLM in self._arms else [])]
+        rounds, load = self._load.other_rounds, self._load.cached
+        seen = cached.run_rounds(load, arms, self._placement, rounds=rounds, progress=self._progress)
+        self._figures["cache"] = seen
+        return [cached.cached_table(load, seen)]
 
     def soak(self) -> list[Table]:
         seen = self._figures["soak"] = soak.run_soak(self._load.soak, self._placement, progress=self._progress)
