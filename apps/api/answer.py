@@ -37,6 +37,15 @@ class Answer:
                 self.ended = entry
         return text, self.ended
 
+    def after_of(self, delta: Delta) -> int:
+        """Return what `told_after` would if this entry was told now."""
+        return delta.seq - delta.tokens if self._untold_after is None else self._untold_after
+
+    def take_live(self, delta: Delta) -> None:
+        """Account for one entry whose text was sent."""
+        self._tokens += delta.tokens
+        self._untold_after = None
+
     def told_after(self) -> int:
         """Return the position after which the text that is told now begins, as the log has it; call once per text.
 

@@ -11,6 +11,7 @@ from apps.api.answer import Answer
 from apps.api.cache_controls import cache_controls
 from apps.api.error_rendering import error_body, logged_error, rate_headers
 from apps.api.http import Exchange
+from apps.api.live_text import live_text, next_entries
 from apps.api.openai_format import ChatChunks, chat_completion
 from apps.api.requests import ChatCompletionRequest, parse_chat_completion
 from apps.api.serving import EVENT_STREAM, SSE_HEADERS, until_disconnect
@@ -150,9 +151,15 @@ async def _stream(
     # A comment at once commits the status and passes proxies that wait for a first byte.
     await exchange.write(_place(started.place))
     head = chunks.first()
+    live = live_text(
+        exchange.scope,
+        answer,
+        frame=lambda entry: chunks.delta(entry.text),
+        taken=partial(gateway.credit.acknowledge, follower.stream_id),
+    )
     ended: Ended | None = None
     while ended is None:
-        entries, early = early or await follower.next(), []
+        entries, early = early or await next_entries(follower, answer, live), []
         text, ended = answer.take(entries)
         if ended is not None and ended.replacement is not None:
             text += ended.replacement.text  # OpenAI's format has no word for a retraction

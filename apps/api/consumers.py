@@ -154,6 +154,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             self.caller,
             frame,
             send=self.send,
+            scope=self.scope,
             on_stall=self._stalled,
             acknowledges=SUBPROTOCOL in self.scope["subprotocols"],
         )

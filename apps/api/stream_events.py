@@ -5,12 +5,14 @@ client has, and the first event is the one after it. Each event is JSON with `ty
 """
 
 import random
+from functools import partial
 from urllib.parse import parse_qs
 
 import msgspec
 
 from apps.api.answer import Answer
 from apps.api.http import Exchange
+from apps.api.live_text import live_text, next_entries
 from apps.api.openai_format import usage_object
 from apps.api.protocol import FrameWriter, final_frames
 from apps.api.serving import EVENT_STREAM, SSE_HEADERS, until_disconnect
@@ -114,10 +116,16 @@ async def _pump(
     await exchange.start(200, EVENT_STREAM, SSE_HEADERS)
     # An id at once: it passes proxies that wait for a first byte, and a client can resume before the first token.
     await exchange.write(b"retry: %d\nid: %d\ndata:\n\n" % (random.randint(*RETRY_MS), after))  # noqa: S311
+    live = live_text(
+        exchange.scope,
+        answer,
+        frame=lambda entry: _event(writer.delta(answer.after_of(entry), entry.seq, entry.text), entry.seq),
+        taken=partial(gateway.credit.acknowledge, follower.stream_id),
+    )
     ended: Ended | None = None
     while ended is None:
         try:
-            entries = await follower.next()
+            entries = await next_entries(follower, answer, live)
         except DrainingError:
             # The end of the body, between events: an EventSource comes back, elsewhere, with its last id.
             await exchange.write(b"", more=False)

@@ -2,12 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
 
 import structlog
 
 from apps.api.answer import Answer
 from apps.api.cache_controls import cache_controls
+from apps.api.live_text import live_text, next_entries
 from apps.api.protocol import FrameWriter, Generate, Resume, error_frame, final_frames, waiting_frame
 from apps.api.requests import conversation_of
 from apps.api.stall_timer import StallTimer
@@ -19,7 +22,7 @@ from apps.streams.limits import QueueNews
 from apps.streams.services import StreamOptions, stream_attach, stream_leave, stream_start
 from apps.streams.subscription import Subscription
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
-from headrace_wire.messages import AnyLogEntry, Started
+from headrace_wire.messages import AnyLogEntry, Delta, Started
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +39,7 @@ class StreamPump:
         frame: Generate | Resume,
         *,
         send: SendText,
+        scope: Mapping[str, Any],
         on_stall: Callable[[], None],
         acknowledges: bool,
     ) -> None:
@@ -48,6 +52,7 @@ class StreamPump:
         self._gateway = gateway
         self._caller = caller
         self._send = send
+        self._scope = scope
         self._frame = frame
         self._acknowledges = acknowledges
         self._stall = StallTimer(caller.tenant.stall_timeout_seconds, on_stall)
@@ -98,15 +103,36 @@ class StreamPump:
         writer = FrameWriter(self.stream_id, self._frame.ref)
         was_drafted = self._gateway.drafts.was_hit(self.stream_id)
         answer = Answer(deployment, "ws", self._arrived_at, was_drafted=was_drafted)
+        live = live_text(
+            self._scope,
+            answer,
+            frame=partial(self._live_frame, writer, answer),
+            written=self._written_live,
+            taken=self._taken_live,
+        )
         try:
             while not self.ended:
-                entries = await follower.next()
+                entries = await next_entries(follower, answer, live)
                 news = follower.take_news()
                 if news is not None:
                     await self._send(writer.place(news))
                 await self._write(writer, answer, entries)
         finally:
             answer.close()
+
+    def _live_frame(self, writer: FrameWriter, answer: Answer, entry: Delta) -> bytes | None:
+        if self._is_slow(entry.seq):
+            return None
+        return writer.delta(answer.after_of(entry), entry.seq, entry.text).encode()
+
+    def _written_live(self, seq: int) -> None:
+        self.sent_seq = seq
+        if self._acknowledges:
+            self._stall.owe()
+
+    def _taken_live(self, seq: int) -> None:
+        if not self._acknowledges:
+            self.acknowledge(seq)
 
     async def _start(self, frame: Generate) -> tuple[Follower, str]:
         deployment = self._gateway.config.deployment(self._caller, frame.model)
@@ -168,14 +194,18 @@ class StreamPump:
 
     async def _tell_slow(self, writer: FrameWriter) -> None:
         """Say once, to a client that asked for it, that its stream is held until it acknowledges."""
-        if self._told_slow or self._subscription is None:
-            return
-        granted = self._gateway.credit.granted(self._subscription.stream_id)
-        if granted and self.sent_seq >= granted and self.acknowledged_seq < self.sent_seq:
+        if self._is_slow(self.sent_seq):
             self._told_slow = True
             metrics.CREDIT_STALLS.inc()
             if self._frame.notices:
                 await self._send(writer.slow_consumer(self.sent_seq, self.acknowledged_seq))
+
+    def _is_slow(self, sent_seq: int) -> bool:
+        """Say whether the client, once it has everything up to `sent_seq`, is to be told that its stream is held."""
+        if self._told_slow or self._subscription is None:
+            return False
+        granted = self._gateway.credit.granted(self._subscription.stream_id)
+        return 0 < granted <= sent_seq and self.acknowledged_seq < sent_seq
 
     async def _send_quietly(self, text: str) -> None:
         try:

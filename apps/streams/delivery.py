@@ -176,16 +176,18 @@ class Delivery:
             elif isinstance(replies[0], Exception):
                 fail(ResponseError(str(replies[0])))
             else:
-                hand_out(self._take(replies[0]), 0)
+                # Of several steps, which come when we lag behind, each reader gets its tokens together.
+                is_one_step = bool(replies[0]) and len(replies[0][0][1]) == 1
+                hand_out(self._take(replies[0]), 0, Subscription.push_live if is_one_step else Subscription.push)
 
-        def hand_out(entries: list[AnyLogEntry], begin: int) -> None:
+        def hand_out(entries: list[AnyLogEntry], begin: int, push: Callable[[Subscription, AnyLogEntry], None]) -> None:
             for entry in entries[begin : begin + ENTRIES_AT_ONCE]:
                 for subscription in self._subscriptions.get(entry.stream_id) or self._leavers(entry):
-                    subscription.push(entry)
+                    push(subscription, entry)
             if begin + ENTRIES_AT_ONCE >= len(entries):
                 read()
             elif link.is_open:  # else all go on from their logs
-                loop.call_soon(hand_out, entries, begin + ENTRIES_AT_ONCE)
+                loop.call_soon(hand_out, entries, begin + ENTRIES_AT_ONCE, push)
 
         loop = asyncio.get_running_loop()
         read()

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from apps.streams.gateway import Gateway
 from apps.streams.limits import QueueNews
 from apps.streams.services import stream_expire_in_queue
-from apps.streams.subscription import Subscription
+from apps.streams.subscription import LiveSink, Subscription
 from headrace_wire.errors import HeadraceError, LogRolledBackError, StreamGoneError
 from headrace_wire.messages import AnyLogEntry
 
@@ -60,8 +60,10 @@ class Follower:
         news, self._news = self._news, None
         return news
 
-    async def next(self) -> list[AnyLogEntry]:
+    async def next(self, sink: LiveSink | None = None) -> list[AnyLogEntry]:
         """Return new entries in order, or [] after `heartbeat_seconds` without any, or when there is news to take.
+
+        `sink` is given tokens that come while this waits, once an owner has begun to write; [] when it is full.
 
         Raises:
             StreamGoneError: the log has expired.
@@ -70,13 +72,17 @@ class Follower:
         if self._has_news():
             return []
         try:
-            entries = await self._subscription.next(self._patience())
+            is_waiting = self._deadline is not None or self._subscription.waiting is not None
+            entries = await self._subscription.next(self._patience(), None if is_waiting else sink)
         except StreamGoneError as error:
             raise await self._told_apart(error) from error
         except RedisError as error:
             log.warning("log_unreadable", stream_id=self._subscription.stream_id, error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
             return []
+        if self._subscription.is_sink_full:
+            self._subscription.is_sink_full = False
+            return entries
         if not entries:
             return [] if self._has_news() else await self._on_silence()
         self._deadline = None  # the first entry after admission is written by an owner

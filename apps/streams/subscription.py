@@ -4,6 +4,9 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import structlog
 
 from apps.streams.config_view import Caller
 from apps.streams.waiting_room import Waiting
@@ -11,8 +14,21 @@ from headrace_wire.errors import HeadraceError, LogRolledBackError, StreamGoneEr
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, Opened, Started
 from headrace_wire.token_log import TokenLog
 
+log = structlog.get_logger(__name__)
+
 QUEUE_LIMIT = 1024
 """Entries that a subscription holds. Full: they are dropped, and read from the log when the reader comes for them."""
+
+
+class LiveSink(Protocol):
+    """Takes tokens in the callback that brings them, while the reader waits: waking its task costs more than they."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has to take something before more is written."""
+
+    def take(self, entry: Delta) -> bool:
+        """Write an entry's text; False, and nothing was written, where the reader has to do it."""
 
 
 class Subscription:
@@ -27,8 +43,11 @@ class Subscription:
         "_interruption",
         "_is_exact",
         "_log",
+        "_loop",
         "_must_read_log",
         "_on_close",
+        "_patience",
+        "_sink",
         "_timer",
         "_waiter",
         "caller",
@@ -36,6 +55,7 @@ class Subscription:
         "had_turn",
         "has_all",
         "has_left",
+        "is_sink_full",
         "own_id",
         "position",
         "stream_id",
@@ -73,8 +93,13 @@ class Subscription:
         self._entries: deque[AnyLogEntry] = deque()
         self._must_read_log = read_log
         self._waiter: asyncio.Future[bool] | None = None
+        self._loop = asyncio.get_running_loop()
         self._due = math.inf
+        self._patience = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self._sink: LiveSink | None = None
+        self.is_sink_full = False
+        """Whether `next` returned because its sink was full; for the reader to reset."""
         self._epoch = 0
         self._closed = False
         self._interruption: HeadraceError | None = None
@@ -109,6 +134,27 @@ class Subscription:
             self._entries.append(entry)
         self._wake()
 
+    def push_live(self, entry: AnyLogEntry) -> None:
+        """Take an entry from delivery, as `push`, or hand it straight to the sink of the reader that waits for it."""
+        sink = self._sink
+        if (
+            sink is None
+            or self._entries
+            or self._must_read_log
+            or type(entry) is not Delta
+            or entry.seq - entry.tokens != self.position
+            or self._waiter is None
+            or self._waiter.done()
+            or not _is_taken(sink, entry)
+        ):
+            self.push(entry)
+            return
+        self.position, self._had_under = entry.seq, entry.epoch
+        self._due = self._loop.time() + self._patience
+        if sink.is_full:
+            self.is_sink_full = True
+            self.nudge()
+
     def distrust(self) -> None:
         """Delivery may have lost something: go on from the log."""
         self._entries.clear()
@@ -134,8 +180,10 @@ class Subscription:
                 self._timer.cancel()
                 self._timer = None
 
-    async def next(self, patience_seconds: float = math.inf) -> list[AnyLogEntry]:
+    async def next(self, patience_seconds: float = math.inf, sink: LiveSink | None = None) -> list[AnyLogEntry]:
         """Return what is there, in order; waits when nothing is. Empty once `patience_seconds` have gone by.
+
+        While it waits, `sink` is given the tokens that it takes; they are never returned. Empty, too, once it is full.
 
         Raises:
             StreamGoneError: the log has expired under the reader.
@@ -144,7 +192,7 @@ class Subscription:
             HeadraceError: the reader was interrupted (drain).
             redis.exceptions.RedisError: the log had to be read and Redis does not answer; call again.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         due = loop.time() + patience_seconds
         while True:
             if not self._must_read_log:
@@ -160,6 +208,7 @@ class Subscription:
             if not self._must_read_log and not self._entries:
                 if self._interruption is not None:
                     raise self._interruption
+                self._sink, self._patience = sink, patience_seconds
                 if not await self._wait(loop, due):
                     return []
 
@@ -179,7 +228,7 @@ class Subscription:
         try:
             return await self._waiter
         finally:
-            self._waiter = None
+            self._waiter = self._sink = None
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
@@ -273,3 +322,12 @@ class Subscription:
 
 def _nobody(_: Subscription) -> None:
     pass
+
+
+def _is_taken(sink: LiveSink, entry: Delta) -> bool:
+    try:
+        return sink.take(entry)
+    except Exception:
+        # The reader meets the same, where it is handled; the other readers of this delivery are not to.
+        log.exception("live_sink_failed", stream_id=entry.stream_id)
+        return False

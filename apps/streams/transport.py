@@ -1,6 +1,6 @@
 """What an edge uses of the server's view of its connection (`headrace.server.flow_control.TransportControl`)."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 EXTENSION = "headrace.transport"
@@ -10,6 +10,18 @@ class Transport(Protocol):
     """The part of the server's control that edges use."""
 
     stall_timeout_seconds: float
+
+    @property
+    def paused(self) -> bool:
+        """Whether `send()` would wait now."""
+
+    @property
+    def send_now(self) -> Callable[[bytes], bool]:
+        """Send a part of the body, or a text message, if that is possible without waiting; say whether it was."""
+
+    @property
+    def wait_writable(self) -> Callable[[], Awaitable[None]]:
+        """Wait while `paused`; raises ConnectionError where the client left."""
 
     def buffered_bytes(self) -> int:
         """Return what waits in user space."""

@@ -6,6 +6,7 @@ no test has to guess by sleeping.
 
 import asyncio
 import json
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -191,6 +192,39 @@ async def lines(call: Call) -> None:
     await call.finish(b"data: [DONE]\n\n")
 
 
+async def live(call: Call) -> None:
+    """`?count=N`: N blocks of text from synchronous code; what is not taken so is sent in the ordinary way."""
+    await call.start((b"content-type", b"text/event-stream"))
+    assert call.is_websocket or not call.control.send_now(b"before the body has begun")
+    await call.part(block(0))
+    for number in range(1, int(call.number("count", 1))):
+        if call.control.send_now(block(number)):
+            call.journal.sent_bytes += BLOCK
+        else:
+            await call.journal.note("refused")
+            await call.part(block(number))
+        if number % 5 == 0:
+            await asyncio.sleep(0)
+    await call.finish()
+    assert not call.control.send_now(b"behind its end")
+    await call.journal.note("sent")
+
+
+async def left(call: Call) -> None:
+    """Streams a part, waits until the client has left, and tries to send more from synchronous code."""
+    await call.start((b"content-type", b"text/event-stream"))
+    await call.part(b"begun")
+    await call.journal.note("begun")
+    await _watch(call)
+    await call.journal.note(f"sent: {call.control.send_now(b'more')}")
+
+
+async def nodelay(call: Call) -> None:
+    """Whether the connection sends small packets at once."""
+    connection = call.control._transport
+    await call.answer({"nodelay": bool(connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))})
+
+
 async def large(call: Call) -> None:
     """`?bytes=N`: one plain answer of N bytes, with its length."""
     size = int(call.number("bytes", 1))
@@ -309,7 +343,7 @@ ROUTES: dict[str, Callable[[Call], Awaitable[None]]] = {
     handler.__name__: handler
     for handler in (
         abort, accept, blocks, body_length, close, counts, crash, credit, deaf, echo, hello, hold, journal, large,
-        lines, reject, release, silent, stubborn, undecided,
+        left, lines, live, nodelay, reject, release, silent, stubborn, undecided,
     )
 }  # fmt: skip
 

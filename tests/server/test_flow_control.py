@@ -62,6 +62,49 @@ async def test_a_slow_reader_gets_every_byte_once_it_reads_on(gateway: Gateway, 
         assert body == b"".join(map(block, range(count)))
 
 
+async def test_a_slow_reader_gets_every_byte_in_order_of_what_is_sent_without_waiting(
+    gateway: Gateway, name: str
+) -> None:
+    count = 4 * MIB // BLOCK
+    async with gateway.connect(receive_buffer=SMALL_RECEIVE_BUFFER) as client:
+        await client.get(f"/live?name={name}&count={count}")
+        notes = await gateway.journal(name, "paused")
+        assert "refused" in notes["events"]
+        assert BLOCK < notes["sent_bytes"] < BOUND
+        assert 0 < (await gateway.get("/counts"))["buffered_bytes"] < 64 * 1024
+        _, _, body = await client.answer()
+        assert body == b"".join(map(block, range(count)))
+        await gateway.journal(name, "sent")
+
+
+async def test_a_slow_websocket_reader_gets_every_text_that_is_sent_without_waiting(
+    gateway: Gateway, name: str
+) -> None:
+    count = 4 * MIB // BLOCK
+    async with connect(f"{gateway.ws_url}/live?name={name}&count={count}", max_queue=1, compression=None) as client:
+        await gateway.journal(name, "paused")
+        first, *received = [message async for message in client]
+        assert first == block(0)
+        assert received[0] == block(1).decode()
+        assert [bytes(text, "ascii") if isinstance(text, str) else text for text in received] == [
+            block(number) for number in range(1, count)
+        ]
+    assert client.close_code == 1000
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+async def test_nothing_is_sent_without_waiting_to_a_client_that_left(gateway: Gateway, name: str, kind: str) -> None:
+    async with gateway.connect() as client:
+        await client.get(f"/left?name={name}", *TRANSPORTS[kind])
+        await gateway.journal(name, "begun")
+    await gateway.journal(name, "sent: False")
+
+
+async def test_small_packets_are_sent_at_once(gateway: Gateway) -> None:
+    """Without TCP_NODELAY a token waits for the acknowledgement of the one before: 40 ms, where that is delayed."""
+    assert (await gateway.get("/nodelay"))["nodelay"]
+
+
 async def test_a_slow_websocket_reader_gets_every_byte_and_the_close_code(gateway: Gateway, name: str) -> None:
     count = 4 * MIB // BLOCK
     async with connect(f"{gateway.ws_url}/blocks?name={name}&count={count}", max_queue=1, compression=None) as client:

@@ -16,7 +16,17 @@ from twisted.internet.tcp import Port
 from twisted.web.http import HTTPChannel, Request
 
 BORROWED: dict[type[Any], tuple[str, ...]] = {
-    FileDescriptor: ("dataBuffer", "offset", "_tempDataLen", "doWrite", "writeSomeData", "startWriting", "stopWriting"),
+    FileDescriptor: (
+        "_tempDataLen",
+        "_writeDisconnecting",
+        "dataBuffer",
+        "disconnecting",
+        "doWrite",
+        "offset",
+        "startWriting",
+        "stopWriting",
+        "writeSomeData",
+    ),
     Port: ("transport",),
     HTTPChannel: (
         "_path",

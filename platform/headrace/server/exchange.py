@@ -84,8 +84,8 @@ class Exchange(ABC):
 
     def __init__(self, transport: "GatewayTransport", inbox_limit: int) -> None:
         self.transport = transport
-        self.control = TransportControl(transport)
         self.gate = WriteGate()
+        self.control = TransportControl(self)
         self.inbox = Inbox(transport, inbox_limit)
         self.task: asyncio.Task[None] | None = None
         self.gone_at: float | None = None
@@ -94,6 +94,14 @@ class Exchange(ABC):
     @abstractmethod
     async def send(self, message: Message) -> None:
         """ASGI `send`. Waits while the connection cannot take more; `ClientGoneError` after the client left."""
+
+    @abstractmethod
+    def send_now(self, data: bytes) -> bool:
+        """Sends what `send` would, at once and from synchronous code; says whether it did.
+
+        Of a response, a part of its body; it must have begun and be of no known length. Of a WebSocket, a text message
+        (UTF-8). Nothing is sent where `send` would wait before it or raise: call that.
+        """
 
     @abstractmethod
     def ended(self) -> None:

@@ -7,7 +7,7 @@ Twisted tells a producer to pause and to resume; `WriteGate` turns that into som
 # ruff: noqa: N802  The camel-case names are those of Twisted's IPushProducer.
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
 if TYPE_CHECKING:
-    from headrace.server.transport import GatewayTransport
+    from headrace.server.exchange import Exchange
 
 EXTENSION = "headrace.transport"
 """Key of the `TransportControl` in `scope["extensions"]`."""
@@ -78,11 +78,21 @@ class TransportControl:
     `written_bytes` that were read right after its `send()`.
     """
 
-    __slots__ = ("_holds", "_transport")
+    __slots__ = ("_gate", "_holds", "_transport", "send_now", "wait_writable")
 
-    def __init__(self, transport: "GatewayTransport") -> None:
-        self._transport = transport
+    def __init__(self, exchange: "Exchange") -> None:
+        self._transport = exchange.transport
+        self._gate = exchange.gate
         self._holds = 0
+        self.send_now: Callable[[bytes], bool] = exchange.send_now
+        """See `Exchange.send_now`."""
+        self.wait_writable: Callable[[], Awaitable[None]] = exchange.wait_writable
+        """See `Exchange.wait_writable`."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether `send()` would wait now."""
+        return self._gate.paused
 
     @property
     def accepted_bytes(self) -> int:

@@ -76,6 +76,11 @@ class GatewayRequest(WebRequest):  # type: ignore[misc]  # Daphne ships no types
         self.sentLength += len(data)
         self.channel.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
+    def stream_now(self, data: bytes) -> None:
+        """Writes a part of a chunked body past the buffers where they are empty."""
+        self.sentLength += len(data)
+        self.channel.transport.write_now(b"%x\r\n%b\r\n" % (len(data), data))
+
 
 class HttpExchange(Exchange):
     """A request and its response."""
@@ -102,6 +107,13 @@ class HttpExchange(Exchange):
             self._send_streamed(message)
         if self.gate.paused:
             await self.wait_writable()
+
+    def send_now(self, data: bytes) -> bool:
+        """See `Exchange.send_now`."""
+        if not self._chunked or self.gate.paused or self.gone_at is not None or not data:
+            return False
+        self._request.stream_now(data)
+        return True
 
     def _send_plain(self, message: Message) -> None:
         if self.complete:

@@ -1,0 +1,99 @@
+"""Tokens of a running answer, written in the callback that brings them: no task wakes up, nothing is awaited.
+
+Only what every token needs is here. An answer's beginning and end, news, silence, a client that does not read: all that
+is for its pump, which waits meanwhile.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from apps.api.answer import Answer
+from apps.streams.follower import Follower
+from apps.streams.transport import Transport, transport_of
+from headrace_wire.messages import AnyLogEntry, Delta
+
+
+class LiveText:
+    """A `LiveSink` in front of one connection, for one stream."""
+
+    __slots__ = ("_answer", "_frame", "_send_now", "_taken", "_transport", "_unsettled", "_written")
+
+    def __init__(
+        self,
+        transport: Transport,
+        answer: Answer,
+        *,
+        frame: Callable[[Delta], bytes | None],
+        written: Callable[[int], None] | None,
+        taken: Callable[[int], None],
+    ) -> None:
+        """`frame` makes of an entry what is sent, or None where the pump has to do it.
+
+        `written` is told the position of what was handed to the transport, `taken` once that has taken it.
+        """
+        self._transport = transport
+        self._send_now = transport.send_now
+        self._answer = answer
+        self._frame = frame
+        self._written = written
+        self._taken = taken
+        self._unsettled: int | None = None
+        """Position of text that is written and not taken yet."""
+
+    @property
+    def is_full(self) -> bool:
+        """See `LiveSink`."""
+        return self._unsettled is not None
+
+    def take(self, entry: Delta) -> bool:
+        """See `LiveSink`."""
+        if not entry.text:
+            return False
+        data = self._frame(entry)
+        if data is None or not self._send_now(data):
+            return False
+        self._answer.take_live(entry)
+        if self._written is not None:
+            self._written(entry.seq)
+        if self._transport.paused:
+            self._unsettled = entry.seq
+        else:
+            self._taken(entry.seq)
+        return True
+
+    async def settle(self) -> None:
+        """Wait until the client has taken what was written, if it has not.
+
+        Raises:
+            ConnectionError: it left.
+        """
+        if self._unsettled is not None:
+            await self._transport.wait_writable()
+            seq, self._unsettled = self._unsettled, None
+            self._taken(seq)
+
+
+def live_text(
+    scope: Mapping[str, Any],
+    answer: Answer,
+    *,
+    frame: Callable[[Delta], bytes | None],
+    taken: Callable[[int], None],
+    written: Callable[[int], None] | None = None,
+) -> LiveText | None:
+    """Return the sink for an answer, or None under a server that cannot send from synchronous code."""
+    transport = transport_of(scope)
+    return None if transport is None else LiveText(transport, answer, frame=frame, written=written, taken=taken)
+
+
+async def next_entries(follower: Follower, answer: Answer, live: LiveText | None) -> list[AnyLogEntry]:
+    """Return what `live` leaves to the pump, as `Follower.next`; all of it until the first text was sent."""
+    if live is None or answer.ttft_seconds is None:
+        return await follower.next()
+    while True:
+        entries = await follower.next(live)
+        if not live.is_full:
+            return entries
+        await live.settle()
+        if entries:
+            return entries
