@@ -1,5 +1,6 @@
 """Admin of prompt caches: what they say, where they are warm, and what they are good for."""
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -24,6 +25,7 @@ from apps.tenants.service_admin import ServiceAdmin, actor_of
 from apps.tenants.services import Actor
 from headrace_wire.fleet import WorkerState
 
+MINUTE_SECONDS = 60
 _KINDS = {_("pinned"): "success", _("opportunistic"): "info", _("off"): "danger"}
 
 
@@ -113,6 +115,8 @@ class PromptCacheAdmin(ServiceAdmin):
             return str(_("Unknown: the stream store does not answer."))
         if not use.requests:
             return str(_("No request has begun with it yet."))
+        if not use.hits:
+            return str(_("None of %s requests found it computed.") % f"{use.requests:,}")
         return str(
             _("%(hits)s of %(requests)s requests found it computed: %(tokens)s tokens, %(seconds)s s saved.")
             % {
@@ -185,8 +189,9 @@ def _told(warmth: Warmth) -> dict[str, object]:
     if report is not None:
         told |= {
             "at": datetime.fromtimestamp(report.at, UTC),
-            "tokens": report.tokens,
-            "cached": report.cached_tokens,
-            "seconds": report.seconds,
+            "is_fresh": time.time() - report.at < MINUTE_SECONDS,
+            "found": _("%(cached)s of %(tokens)s")
+            % {"cached": f"{report.cached_tokens:,}", "tokens": f"{report.tokens:,}"},
+            "seconds": f"{report.seconds:.2f} s",
         }
     return told
