@@ -98,7 +98,7 @@ async def _follow(exchange: Exchange, gateway: Gateway, caller: Caller, stream_i
     follower = Follower(gateway, subscription, tenant_id=caller.tenant.id)
     try:
         limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
-        tail = await gateway.token_log.tail(stream_id)
+        tail = await gateway.token_log.tail(subscription.stream_id)  # another's, where it is shared
         if isinstance(tail, Ended) and after >= tail.seq:
             await exchange.answer_empty(204)  # tells an EventSource to stop
             return

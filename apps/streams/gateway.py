@@ -208,9 +208,17 @@ class Gateway:
 
     def _cancel_revoked(self, stream_id: str, tenant_id: str) -> None:
         log.info("access_ended", stream_id=stream_id, tenant_id=tenant_id)
-        task = asyncio.create_task(self._cancel(stream_id, tenant_id, reason="access_revoked"))
+        task = asyncio.create_task(self._end_access(stream_id, tenant_id))
         self._cancelling.add(task)
         task.add_done_callback(self._cancelled)
+
+    async def _end_access(self, stream_id: str, tenant_id: str) -> None:
+        tenant = self.config.tenants.get(tenant_id)
+        if tenant is not None and tenant.active:
+            left = await self.flights.leave(stream_id, tenant_id=tenant_id)
+            if left is not None and not left.is_last:
+                return  # other keys of the tenant have asked for the same
+        await self._cancel(stream_id, tenant_id, reason="access_revoked")
 
     def _cancelled(self, task: asyncio.Task[None]) -> None:
         self._cancelling.discard(task)

@@ -9,6 +9,8 @@ from headrace_wire.guard_policy import GuardTerms
 from headrace_wire.messages import GenerateRequest, SamplingParams
 from tests.support.snapshots import publish_snapshot
 
+from .answers_desk import Desk
+
 WORKER = "worker-test"
 
 
@@ -45,3 +47,10 @@ async def admit(
             gateway.queue.admit_call(request, queue_limit=10, queue_timeout_seconds=queue_timeout_seconds),
         ]
     )
+
+
+@pytest.fixture
+async def desk(gateway: Gateway) -> Desk:
+    desk = Desk(gateway, WORKER)
+    await desk.keep()
+    return desk

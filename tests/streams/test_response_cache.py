@@ -1,25 +1,19 @@
-"""Static answers through a gateway, and a worker that the test plays: who is given what was computed once."""
+"""Static answers through a gateway: who is given what was computed once."""
 
-import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
-from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.services import (
     CacheControls,
     CacheWord,
-    StartedStream,
-    StreamOptions,
     stream_attach,
-    stream_cancel,
     stream_leave,
-    stream_start,
 )
 from headrace_wire import redis_keys
-from headrace_wire.errors import RateLimitError, StreamCancelledError
+from headrace_wire.errors import RateLimitError
 from headrace_wire.functions import Reply
 from headrace_wire.guard_policy import (
     FailureMode,
@@ -31,200 +25,22 @@ from headrace_wire.guard_policy import (
     policy_digest,
 )
 from headrace_wire.messages import (
-    ChatTurn,
     Delta,
     Ended,
     FinishReason,
     SamplingParams,
     Started,
     StreamState,
-    Timings,
     Usage,
 )
-from headrace_wire.request_queue import Claimed, Idempotency
+from headrace_wire.request_queue import Idempotency
 from headrace_wire.response_cache_terms import ResponseCacheTerms, StaticRule
 from headrace_wire.snapshot import QuotaConfig, QuotaScope
 from headrace_wire.token_log import Append
-from headrace_wire.usage_events import AnswerSource, UsageEvent, usage_event
-from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, TENANT_B, publish_snapshot, simulated, snapshot
+from headrace_wire.usage_events import AnswerSource
+from tests.support.snapshots import TENANT_A, TENANT_B, simulated
 
-from .conftest import WORKER
-
-TEXT = "Water leads the wheel. 🌊"
-GREEDY = SamplingParams(max_tokens=8, temperature=0.0, seed=-1)
-PATIENCE = 10.0
-
-
-def caller(gateway: Gateway, *, of: str = TENANT_A) -> Caller:
-    return gateway.config.authenticate((KEY_A if of == TENANT_A else KEY_B).reveal())
-
-
-class Desk:
-    """The gateway's configuration, the callers and the worker."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
-        self.config = snapshot()
-        self._to_be_kept = 0
-
-    async def configure(self, **sections: Any) -> None:
-        """Publish the configuration with these sections changed, and have the gateway read it."""
-        self.config = msgspec.structs.replace(self.config, version=self.config.version + 1, **sections)
-        await publish_snapshot(self.gateway.redis, self.config)
-        await self.gateway.config_reader.refresh()
-
-    async def keep(self, **terms: Any) -> None:
-        """Switch the cache on, for both tenants."""
-        policies = [ResponseCacheTerms(tenant_id=tenant, **terms) for tenant in (TENANT_A, TENANT_B)]
-        await self.configure(response_caches=policies)
-
-    async def ask(
-        self,
-        text: str = "What leads the wheel?",
-        *,
-        of: str = TENANT_A,
-        sampling: SamplingParams = GREEDY,
-        controls: CacheControls = CacheControls(),  # noqa: B008  # frozen
-        can_return: bool = False,
-        idempotency: Idempotency | None = None,
-        deployment: str = "sim",
-        gateway: Gateway | None = None,
-    ) -> StartedStream:
-        gateway = gateway or self.gateway
-        who = caller(gateway, of=of)
-        return await stream_start(
-            gateway=gateway,
-            caller=who,
-            deployment=gateway.config.deployment(who, deployment),
-            conversation=[ChatTurn("user", text)],
-            sampling=sampling,
-            options=StreamOptions(cache=controls, can_return=can_return, idempotency=idempotency),
-        )
-
-    async def claim(self) -> list[Claimed]:
-        return await self.gateway.queue.claim(WORKER, deployment="sim", want=100)
-
-    async def answer(
-        self,
-        claimed: Claimed,
-        text: str = TEXT,
-        *,
-        state: StreamState = StreamState.FINISHED,
-        finish: FinishReason = FinishReason.STOP,
-    ) -> None:
-        """Write the whole answer and its end, as a worker does."""
-        await self.write(claimed, text)
-        await self.end(claimed, state=state, finish=finish)
-
-    async def write(self, claimed: Claimed, text: str = TEXT) -> None:
-        await self.gateway.token_log.append(
-            [
-                Append(Started(claimed.stream_id, claimed.epoch, 0, WORKER, 1)),
-                Append(Delta(claimed.stream_id, claimed.epoch, 5, 5, text), token_ids=[1, 2, 3, 4, 5]),
-            ]
-        )
-
-    async def end(
-        self,
-        claimed: Claimed,
-        *,
-        state: StreamState = StreamState.FINISHED,
-        finish: FinishReason = FinishReason.STOP,
-    ) -> None:
-        gateway, usage = self.gateway, Usage(7, 5)
-        if state is StreamState.FINISHED:
-            self._to_be_kept += await gateway.redis.hexists(redis_keys.stream_key(claimed.stream_id), "keep")
-        ended = Ended(claimed.stream_id, claimed.epoch, 6, state, finish, None, usage, Timings(0, 0.5, 1.5))
-        await gateway.token_log.append([Append(ended, log_ttl_seconds=3600)])
-        await gateway.queue.settle(
-            claimed.stream_id,
-            epoch=claimed.epoch,
-            incarnation=WORKER,
-            state=state,
-            log_ttl_seconds=3600,
-            finish_reason=finish,
-            usage=usage,
-        )
-        await gateway.token_log.publish([ended])
-
-    async def computed(self, text: str = "What leads the wheel?", answer: str = TEXT, **options: Any) -> StartedStream:
-        """Ask for something that is computed and kept."""
-        started = await self.ask(text, **options)
-        (claimed,) = await self.claim()
-        await self.answer(claimed, answer)
-        assert await self.read(started) == answer
-        await self.recorded()
-        return started
-
-    async def recorded(self) -> None:
-        """Wait until the gateway has looked at every finished stream."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                await asyncio.sleep(0)
-                if self.gateway.recorder.dealt_with >= self._to_be_kept:
-                    return
-
-    async def read(self, started: StartedStream, *, gateway: Gateway | None = None) -> str:
-        """Return the whole text, and leave."""
-        text = ""
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while True:
-                    for entry in await started.subscription.next():
-                        if isinstance(entry, Delta):
-                            text += entry.text
-                        elif isinstance(entry, Ended):
-                            assert entry.error is None
-                            return text
-        finally:
-            self.leave(started, gateway=gateway)
-
-    def leave(self, started: StartedStream, *, gateway: Gateway | None = None) -> None:
-        gateway = gateway or self.gateway
-        who = caller(gateway)
-        stream_leave(gateway=gateway, tenant=who.tenant, subscription=started.subscription, can_return=False)
-
-    async def asked(self, *arguments: Any, **options: Any) -> CacheWord:
-        """Return what the cache has to do with a request, which is then taken back."""
-        started = await self.ask(*arguments, **options)
-        if started.cache.word is CacheWord.HIT:
-            assert await self.read(started) == TEXT
-        else:
-            for claimed in await self.claim():
-                await self.end(claimed, state=StreamState.CANCELLED, finish=FinishReason.ABORT)
-            await self.read(started)
-        return started.cache.word
-
-    async def state_of(self, stream_id: str) -> str:
-        record = await self.gateway.queue.record(stream_id)
-        assert record is not None
-        return record.state.value
-
-    async def cancel_of(self, stream_id: str) -> bytes | None:
-        """Return why a stream is to stop, if it is."""
-        reason: Reply = await self.gateway.redis.hget(redis_keys.stream_key(stream_id), "cancel")
-        return None if reason is None else bytes(reason)
-
-    async def cancelled(self, stream_id: str) -> None:
-        """Wait until a stream is to stop: its worker is told over its control channel."""
-        channel, last = redis_keys.control_key(WORKER), "0-0"
-        async with asyncio.timeout(PATIENCE):
-            while await self.cancel_of(stream_id) is None:
-                reply: Reply = await self.gateway.redis.xread({channel: last}, block=100)
-                rows = reply[0][1] if reply else []
-                last = rows[-1][0] if rows else last
-
-    async def ledger(self) -> list[UsageEvent]:
-        rows: Reply = await self.gateway.redis.xrange(redis_keys.usage_key())
-        return [usage_event(fields) for _, fields in rows]
-
-
-@pytest.fixture
-async def desk(gateway: Gateway) -> Desk:
-    desk = Desk(gateway)
-    await desk.keep()
-    return desk
-
+from .answers_desk import GREEDY, TEXT, Desk, age, caller
 
 # ---- hits
 
@@ -410,14 +226,6 @@ async def test_a_purge_makes_everything_miss_also_what_is_written_after_it(desk:
     assert await desk.asked() is CacheWord.MISS
 
 
-async def age(desk: Desk, seconds: float) -> None:
-    """Have what is kept be so much older."""
-    async for key in desk.gateway.redis.scan_iter(redis_keys.kept_answer_prefix(TENANT_A) + "*"):
-        entry: Any = await desk.gateway.redis.get(key)
-        created, _, rest = entry.partition(b":")
-        await desk.gateway.redis.set(key, b"%d:%s" % (int(created) - int(seconds * 1000), rest), keepttl=True)
-
-
 async def test_an_answer_is_given_up_to_the_age_that_the_policy_says_now(desk: Desk) -> None:
     await desk.computed()
     await age(desk, 1000)
@@ -559,95 +367,3 @@ async def test_a_hits_tokens_count_and_are_charged_where_the_policy_says_so(desk
     assert hit.cost_micros == 7 * 1 + 5 * 20
     left: Reply = await desk.gateway.redis.hget(redis_keys.bucket_key("q"), "tpm")
     assert float(left) == pytest.approx(60 - 12 - 12, abs=1)
-
-
-# ---- single flight
-
-
-async def test_50_identical_requests_run_once_and_one_cancel_disturbs_nobody(desk: Desk) -> None:
-    everybody = await asyncio.gather(*[desk.ask() for _ in range(50)])
-    assert len({started.stream_id for started in everybody}) == 50
-    (claimed,) = await desk.claim()
-    (host,) = [started for started in everybody if started.stream_id == claimed.stream_id]
-    quitter = next(started for started in everybody if started is not host)
-    assert sum(started.cache.word is CacheWord.HIT for started in everybody) == 49
-    await desk.write(claimed)
-    for leaver in (quitter, host):
-        await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=leaver.stream_id, reason="client")
-        with pytest.raises(StreamCancelledError):
-            await desk.read(leaver)
-    assert await desk.state_of(claimed.stream_id) == "running"
-    await desk.end(claimed)
-    others = [started for started in everybody if started not in (quitter, host)]
-    assert set(await asyncio.gather(*map(desk.read, others))) == {TEXT}
-    assert await desk.claim() == []
-    rows = {event.stream_id: event for event in await desk.ledger()}
-    assert len(rows) == 50, "each caller is booked once"
-    assert sum(event.completion_tokens for event in rows.values()) == 5
-    assert rows[quitter.stream_id].state is StreamState.CANCELLED
-    assert {rows[started.stream_id].source for started in others} == {AnswerSource.SHARED}
-
-
-async def test_the_last_caller_that_cancels_stops_the_engine(desk: Desk) -> None:
-    host, rider = await desk.ask(), await desk.ask()
-    (claimed,) = await desk.claim()
-    await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=host.stream_id, reason="client")
-    assert await desk.cancel_of(claimed.stream_id) is None
-    await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=rider.stream_id, reason="client")
-    assert await desk.cancel_of(claimed.stream_id) == b"client"
-    for started in (host, rider):
-        desk.leave(started)
-
-
-async def test_the_last_caller_that_leaves_stops_the_engine(desk: Desk) -> None:
-    host, rider = await desk.ask(), await desk.ask()
-    (claimed,) = await desk.claim()
-    desk.leave(host)
-    await desk.write(claimed)
-    assert await asyncio.wait_for(rider.subscription.next(), PATIENCE)
-    assert await desk.cancel_of(claimed.stream_id) is None
-    desk.leave(rider)
-    await desk.cancelled(claimed.stream_id)
-
-
-async def test_a_request_after_a_cancel_has_a_stream_of_its_own(desk: Desk) -> None:
-    first = await desk.ask()
-    (claimed,) = await desk.claim()
-    await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=first.stream_id, reason="client")
-    second = await desk.ask()
-    assert second.cache.word is CacheWord.MISS
-    await desk.end(claimed, state=StreamState.CANCELLED, finish=FinishReason.ABORT)
-    (again,) = await desk.claim()
-    await desk.answer(again)
-    assert await desk.read(second) == TEXT
-    desk.leave(first)
-
-
-async def test_a_caller_who_lost_its_connection_comes_back_to_what_it_was_given(desk: Desk) -> None:
-    host, rider = await desk.ask(can_return=True), await desk.ask(can_return=True)
-    (claimed,) = await desk.claim()
-    rider.subscription.close()
-    await desk.write(claimed)
-    back, _ = await stream_attach(gateway=desk.gateway, caller=caller(desk.gateway), stream_id=rider.stream_id, after=0)
-    await desk.end(claimed)
-    assert await desk.read(msgspec.structs.replace(rider, subscription=back)) == TEXT
-    assert await desk.read(host) == TEXT
-
-
-async def test_another_tenants_same_request_has_a_stream_of_its_own(desk: Desk) -> None:
-    mine, theirs = await desk.ask(), await desk.ask(of=TENANT_B)
-    assert theirs.cache.word is CacheWord.MISS
-    assert len(await desk.claim()) == 2
-    for started in (mine, theirs):
-        started.subscription.close()
-
-
-async def test_a_failure_is_everybodys_and_is_charged_to_nobody_else(desk: Desk) -> None:
-    host, rider = await desk.ask(), await desk.ask()
-    (claimed,) = await desk.claim()
-    await desk.answer(claimed, state=StreamState.FAILED, finish=FinishReason.ERROR)
-    for started in (host, rider):
-        await desk.read(started)
-    shared = next(event for event in await desk.ledger() if event.source is AnswerSource.SHARED)
-    assert (shared.state, shared.completion_tokens) == (StreamState.FAILED, 0)
-    assert await desk.asked() is CacheWord.MISS, "nobody is given a failed stream"

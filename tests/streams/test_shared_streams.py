@@ -1,0 +1,127 @@
+"""Callers of the same static request at the same time: one stream, and each has its own reading, end and bill."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from apps.streams.services import (
+    CacheWord,
+    stream_attach,
+    stream_cancel,
+)
+from headrace_wire.api_key import ApiKeyToken
+from headrace_wire.errors import InvalidApiKeyError, StreamCancelledError
+from headrace_wire.messages import (
+    FinishReason,
+    StreamState,
+)
+from headrace_wire.usage_events import AnswerSource
+from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, api_key
+
+from .answers_desk import PATIENCE, TEXT, Desk, caller
+
+
+async def test_50_identical_requests_run_once_and_one_cancel_disturbs_nobody(desk: Desk) -> None:
+    everybody = await asyncio.gather(*[desk.ask() for _ in range(50)])
+    assert len({started.stream_id for started in everybody}) == 50
+    (claimed,) = await desk.claim()
+    (host,) = [started for started in everybody if started.stream_id == claimed.stream_id]
+    quitter = next(started for started in everybody if started is not host)
+    assert sum(started.cache.word is CacheWord.HIT for started in everybody) == 49
+    await desk.write(claimed)
+    for leaver in (quitter, host):
+        await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=leaver.stream_id, reason="client")
+        with pytest.raises(StreamCancelledError):
+            await desk.read(leaver)
+    assert await desk.state_of(claimed.stream_id) == "running"
+    await desk.end(claimed)
+    others = [started for started in everybody if started not in (quitter, host)]
+    assert set(await asyncio.gather(*map(desk.read, others))) == {TEXT}
+    assert await desk.claim() == []
+    rows = {event.stream_id: event for event in await desk.ledger()}
+    assert len(rows) == 50, "each caller is booked once"
+    assert sum(event.completion_tokens for event in rows.values()) == 5
+    assert rows[quitter.stream_id].state is StreamState.CANCELLED
+    assert {rows[started.stream_id].source for started in others} == {AnswerSource.SHARED}
+
+
+async def test_the_last_caller_that_cancels_stops_the_engine(desk: Desk) -> None:
+    host, rider = await desk.ask(), await desk.ask()
+    (claimed,) = await desk.claim()
+    await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=host.stream_id, reason="client")
+    assert await desk.cancel_of(claimed.stream_id) is None
+    await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=rider.stream_id, reason="client")
+    assert await desk.cancel_of(claimed.stream_id) == b"client"
+    for started in (host, rider):
+        desk.leave(started)
+
+
+async def test_the_last_caller_that_leaves_stops_the_engine(desk: Desk) -> None:
+    host, rider = await desk.ask(), await desk.ask()
+    (claimed,) = await desk.claim()
+    desk.leave(host)
+    await desk.write(claimed)
+    assert await asyncio.wait_for(rider.subscription.next(), PATIENCE)
+    assert await desk.cancel_of(claimed.stream_id) is None
+    desk.leave(rider)
+    await desk.cancelled(claimed.stream_id)
+
+
+async def test_a_request_after_a_cancel_has_a_stream_of_its_own(desk: Desk) -> None:
+    first = await desk.ask()
+    (claimed,) = await desk.claim()
+    await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=first.stream_id, reason="client")
+    second = await desk.ask()
+    assert second.cache.word is CacheWord.MISS
+    await desk.end(claimed, state=StreamState.CANCELLED, finish=FinishReason.ABORT)
+    (again,) = await desk.claim()
+    await desk.answer(again)
+    assert await desk.read(second) == TEXT
+    desk.leave(first)
+
+
+async def test_a_caller_who_lost_its_connection_comes_back_to_what_it_was_given(desk: Desk) -> None:
+    host, rider = await desk.ask(can_return=True), await desk.ask(can_return=True)
+    (claimed,) = await desk.claim()
+    rider.subscription.close()
+    await desk.write(claimed)
+    back, _ = await stream_attach(gateway=desk.gateway, caller=caller(desk.gateway), stream_id=rider.stream_id, after=0)
+    await desk.end(claimed)
+    assert await desk.read(msgspec.structs.replace(rider, subscription=back)) == TEXT
+    assert await desk.read(host) == TEXT
+
+
+async def test_another_tenants_same_request_has_a_stream_of_its_own(desk: Desk) -> None:
+    mine, theirs = await desk.ask(), await desk.ask(of=TENANT_B)
+    assert theirs.cache.word is CacheWord.MISS
+    assert len(await desk.claim()) == 2
+    for started in (mine, theirs):
+        started.subscription.close()
+
+
+async def test_a_failure_is_everybodys_and_is_charged_to_nobody_else(desk: Desk) -> None:
+    host, rider = await desk.ask(), await desk.ask()
+    (claimed,) = await desk.claim()
+    await desk.answer(claimed, state=StreamState.FAILED, finish=FinishReason.ERROR)
+    for started in (host, rider):
+        await desk.read(started)
+    shared = next(event for event in await desk.ledger() if event.source is AnswerSource.SHARED)
+    assert (shared.state, shared.completion_tokens) == (StreamState.FAILED, 0)
+    assert await desk.asked() is CacheWord.MISS, "nobody is given a failed stream"
+
+
+async def test_a_key_that_is_revoked_ends_nobody_elses_reading(desk: Desk) -> None:
+    other = ApiKeyToken("cccccccccccc", "C" * 40)
+    keys = [*desk.config.api_keys, api_key(other, TENANT_A)]
+    await desk.configure(api_keys=keys)
+    host, rider = await desk.ask(), await desk.ask(key=other)
+    (claimed,) = await desk.claim()
+    await desk.write(claimed)
+    revoked = [msgspec.structs.replace(key, revoked=key.public_id == KEY_A.public_id) for key in keys]
+    await desk.configure(api_keys=revoked)
+    with pytest.raises(InvalidApiKeyError):
+        await desk.read(host, key=other)
+    await desk.end(claimed)
+    assert await desk.read(rider, key=other) == TEXT
+    assert await desk.cancel_of(claimed.stream_id) is None
