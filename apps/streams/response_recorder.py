@@ -32,6 +32,8 @@ class ResponseRecorder:
     def __init__(self, answers: KeptAnswers, token_log: TokenLog) -> None:
         self._answers = answers
         self._log = token_log
+        self._nearly_full: set[str] = set()
+        """Tenants whose room was, when something was kept last: it is told once."""
         self.dealt_with = 0
         """Finished streams that were looked at."""
 
@@ -77,7 +79,13 @@ class ResponseRecorder:
             return
         metrics.KEPT.labels(deployment).inc()
         metrics.KEPT_BYTES.inc(len(answer.text.encode()))
-        if kept.bytes > ALARM_SHARE * order.max_bytes:
+        self._alarm(tenant_id, order, kept)
+
+    def _alarm(self, tenant_id: str, order: KeepOrder, kept: Kept) -> None:
+        if kept.bytes <= ALARM_SHARE * order.max_bytes:
+            self._nearly_full.discard(tenant_id)
+        elif tenant_id not in self._nearly_full:
+            self._nearly_full.add(tenant_id)
             metrics.ALARMS.inc()
             log.warning(
                 "response_cache_nearly_full",

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from apps.streams import response_metrics as metrics
 from apps.streams.gateway import Gateway
 from apps.streams.services import (
     CacheControls,
@@ -367,3 +368,15 @@ async def test_a_hits_tokens_count_and_are_charged_where_the_policy_says_so(desk
     assert hit.cost_micros == 7 * 1 + 5 * 20
     left: Reply = await desk.gateway.redis.hget(redis_keys.bucket_key("q"), "tpm")
     assert float(left) == pytest.approx(60 - 12 - 12, abs=1)
+
+
+async def test_a_room_that_becomes_nearly_full_is_told_once(desk: Desk) -> None:
+    before = metrics.ALARMS._value.get()
+    await desk.keep(max_bytes=3000)
+    for number in range(8):
+        await desk.computed(f"Question {number}?", answer=f"Answer {number}.")
+    assert metrics.ALARMS._value.get() == before + 1
+    assert await desk.asked("Question 0?") is CacheWord.MISS, "it was used longest ago"
+    started = await desk.ask("Question 7?")
+    assert await desk.read(started) == "Answer 7."
+    assert started.cache.word is CacheWord.HIT
