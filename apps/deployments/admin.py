@@ -5,7 +5,8 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -14,8 +15,12 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownF
 from unfold.decorators import display
 
 from apps.deployments import services
+from apps.deployments.check_views import check_urls
 from apps.deployments.enums import EngineKind, WorkerState
+from apps.deployments.forms import DeploymentForm
 from apps.deployments.models import ModelDeployment, Worker
+from apps.deployments.option_notes import notes_of
+from apps.deployments.presets import PRESETS
 from apps.deployments.warm_up import workers_warm_up
 from apps.tenants.service_admin import ReadOnlyAdmin, ServiceAdmin
 from apps.tenants.services import Actor
@@ -40,16 +45,55 @@ class ModelDeploymentAdmin(ServiceAdmin):
     search_fields = ("name", "model")
     autocomplete_fields = ("visible_tenants",)
     readonly_fields = ("id", "last_error_text", "last_error_at", "created_at", "updated_at")
+    form = DeploymentForm
+    change_form_after_template = "deployments/admin/options.html"
+    presets = PRESETS
+    preset_fields = [preset["fields"] for preset in PRESETS]
     fieldsets = [
         (None, {"fields": ["name", "model", "is_active"]}),
         (
             _("Engine"),
             {
-                "fields": ["engine", ("dtype", "quantization"), ("max_model_len", "default_max_tokens"), "engine_args"],
-                "description": _("Workers that run already take these over when they are restarted."),
+                "fields": ["engine", ("dtype", "quantization"), ("max_model_len", "default_max_tokens")],
+                "description": _(
+                    "Workers that run already take the engine's options over when they are restarted."
+                    " Presets and a check are at the end of this page."
+                ),
             },
         ),
-        (_("Batching"), {"fields": ["max_num_seqs", ("batch_min", "batch_max"), "batch_dynamic", "prefills_drafts"]}),
+        (
+            _("Batching"),
+            {
+                "fields": [
+                    ("max_num_seqs", "max_num_batched_tokens"),
+                    ("batch_min", "batch_max"),
+                    ("performance_mode", "block_size"),
+                    "batch_dynamic",
+                    "prefills_drafts",
+                ]
+            },
+        ),
+        (
+            _("Memory and GPUs"),
+            {
+                "fields": [
+                    ("gpu_memory_utilization", "gpu_memory_reserve_gib"),
+                    "kv_cache_dtype",
+                    ("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"),
+                ],
+            },
+        ),
+        (
+            _("Speculative decoding"),
+            {
+                "fields": [
+                    "speculation",
+                    ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"),
+                    "draft_model",
+                ],
+            },
+        ),
+        (_("Other engine arguments"), {"fields": ["engine_args"]}),
         (
             _("Prices"),
             {
@@ -70,6 +114,26 @@ class ModelDeploymentAdmin(ServiceAdmin):
         (_("Trouble"), {"fields": ["last_error_text", "last_error_at"]}),
         (_("Record"), {"fields": [("id", "created_at", "updated_at")], "classes": ["collapse"]}),
     ]
+
+    class Media:
+        js = ("deployments/engine_options.js",)
+        css = {"all": ("deployments/engine_options.css",)}
+
+    def get_urls(self) -> list[URLPattern]:
+        """Adds the check."""
+        return [*check_urls(self), *super().get_urls()]
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Says what the stored options cost."""
+        row = self.get_object(request, object_id) if object_id else None
+        notes = {"option_notes": notes_of(row)} if row is not None else {}
+        return super().changeform_view(request, object_id, form_url, {**notes, **(extra_context or {})})
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[ModelDeployment]":
         """Counts ready workers in the same query."""

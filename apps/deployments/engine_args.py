@@ -1,8 +1,9 @@
 """Engine arguments that an admin may set, as types; everything else is refused.
 
 An engine argument can run code or read files: `trust_remote_code`, `scheduler_cls`, `worker_cls`, `logits_processors`,
-parser plug-ins, `load_format="pt"` (pickles), paths of any kind. None of those is here. What has its own field on the
-deployment (dtype, quantization, lengths) is not here either, so that it has one home.
+parser plug-ins, `load_format="pt"` (pickles), paths of any kind but a draft model's, which is named like the model
+itself. None of those is here. What has its own column of the deployment (dtype, quantization, lengths) is not here
+either, so that it has one home. `engine_options` says which of these the form shows as fields of their own.
 """
 
 from typing import Annotated, Any, Literal
@@ -17,6 +18,32 @@ Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=3_600_000)]
 Revision = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 
+DraftTokens = Annotated[int, msgspec.Meta(ge=1, le=64)]
+LookupTokens = Annotated[int, msgspec.Meta(ge=1, le=256)]
+ModelName = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=r"^[^\s\x00-\x1f]+\Z")]
+
+
+class NgramSpeculation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="method", tag="ngram"):
+    """Guesses the next tokens from what followed the same words before, in the prompt or the answer."""
+
+    num_speculative_tokens: DraftTokens
+    prompt_lookup_min: LookupTokens
+    prompt_lookup_max: LookupTokens
+
+    def __post_init__(self) -> None:
+        """Refuses bounds that are crossed, as `msgspec.ValidationError`."""
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError("prompt_lookup_min is larger than prompt_lookup_max")
+
+
+class DraftModelSpeculation(
+    msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="method", tag="draft_model"
+):
+    """Has a small model with the same tokenizer guess the next tokens."""
+
+    model: ModelName
+    num_speculative_tokens: DraftTokens
+
 
 class VllmArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Fields of vLLM's `EngineArgs` that size and tune an engine. UNSET leaves vLLM's own default."""
@@ -24,11 +51,14 @@ class VllmArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
     block_size: Literal[8, 16, 32, 64, 128] | msgspec.UnsetType = msgspec.UNSET
     gpu_memory_utilization: Fraction | msgspec.UnsetType = msgspec.UNSET
     kv_cache_memory_bytes: Positive | msgspec.UnsetType = msgspec.UNSET
+    gpu_memory_reserve_gib: Annotated[float, msgspec.Meta(gt=0, le=1024)] | msgspec.UnsetType = msgspec.UNSET
+    """Ours, not vLLM's: the worker lowers the share of a device so far that this much of it stays free."""
     kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"] | msgspec.UnsetType = msgspec.UNSET
     num_gpu_blocks_override: Positive | msgspec.UnsetType = msgspec.UNSET
     cpu_offload_gb: Annotated[float, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
     tensor_parallel_size: Positive | msgspec.UnsetType = msgspec.UNSET
     pipeline_parallel_size: Positive | msgspec.UnsetType = msgspec.UNSET
+    distributed_executor_backend: Literal["mp", "ray"] | msgspec.UnsetType = msgspec.UNSET
     enable_expert_parallel: bool | msgspec.UnsetType = msgspec.UNSET
     max_num_batched_tokens: Positive | msgspec.UnsetType = msgspec.UNSET
     long_prefill_token_threshold: Count | msgspec.UnsetType = msgspec.UNSET
@@ -46,6 +76,7 @@ class VllmArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
     revision: Revision | msgspec.UnsetType = msgspec.UNSET
     tokenizer_revision: Revision | msgspec.UnsetType = msgspec.UNSET
     performance_mode: Literal["balanced", "interactivity", "throughput"] | msgspec.UnsetType = msgspec.UNSET
+    speculative_config: NgramSpeculation | DraftModelSpeculation | msgspec.UnsetType = msgspec.UNSET
 
 
 class SimulatedArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -21,6 +21,50 @@ class Dtype(models.TextChoices):
     BFLOAT16 = "bfloat16", "bfloat16"
 
 
+class Quantization(models.TextChoices):
+    """Small weights, by vLLM's names. Any other name that vLLM knows is kept where it is stored already."""
+
+    AWQ = "awq", "AWQ"
+    GPTQ = "gptq", "GPTQ"
+    FP8 = "fp8", "FP8"
+    COMPRESSED_TENSORS = "compressed-tensors", "compressed-tensors (INT8, FP8, INT4)"
+    MODELOPT = "modelopt", "ModelOpt (FP8)"
+    FP8_ON_LOADING = "fp8_per_tensor", "FP8 on loading"
+    FP8_BLOCKS_ON_LOADING = "fp8_per_block", "FP8 by blocks, on loading"
+    INT8_ON_LOADING = "int8_per_channel_weight_only", "INT8 weights, on loading"
+
+
+class KvCacheDtype(models.TextChoices):
+    """Numbers the KV cache is kept in, by vLLM's names."""
+
+    FP8 = "fp8", "FP8"
+    FP8_E4M3 = "fp8_e4m3", "FP8 (E4M3)"
+    FP8_E5M2 = "fp8_e5m2", "FP8 (E5M2)"
+    AUTO = "auto", "auto"
+
+
+class Batching(models.TextChoices):
+    """vLLM's `performance_mode`."""
+
+    BALANCED = "balanced", "balance"
+    INTERACTIVITY = "interactivity", "low latency"
+    THROUGHPUT = "throughput", "throughput"
+
+
+class ExecutorBackend(models.TextChoices):
+    """Who runs the processes of one engine on several GPUs."""
+
+    MP = "mp", "processes (mp)"
+    RAY = "ray", "Ray"
+
+
+class Speculation(models.TextChoices):
+    """How tokens are guessed, by vLLM's names."""
+
+    NGRAM = "ngram", "n-gram: what followed the same words before"
+    DRAFT_MODEL = "draft_model", "draft model"
+
+
 class WorkerState(models.TextChoices):
     """What a worker said last; `ended` once it took itself out, `lost` where it said nothing for its lease's length."""
 

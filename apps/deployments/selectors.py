@@ -35,30 +35,37 @@ def deployment_configs() -> list[DeploymentConfig]:
     for deployment_id, tenant_id in through.objects.values_list("modeldeployment_id", "tenant_id"):
         visible.setdefault(deployment_id, set()).add(tenant_id.hex)
     return [
-        DeploymentConfig(
-            id=row.id.hex,
-            name=row.name,
-            model=row.model,
-            active=row.is_active,
-            engine=EngineKind(row.engine),
-            engine_args=row.engine_args,
-            max_model_len=row.max_model_len,
-            max_num_seqs=row.max_num_seqs,
-            dtype=row.dtype,
-            quantization=row.quantization or None,
-            default_max_tokens=row.default_max_tokens,
-            visible_tenant_ids=frozenset(visible.get(row.id, ())) if row.is_restricted else None,
-            prompt_price=to_micros(row.prompt_price),
-            cached_price=to_micros(row.prompt_price if row.cached_price is None else row.cached_price),
-            completion_price=to_micros(row.completion_price),
-            queue_limit=row.queue_limit,
-            queue_timeout_seconds=row.queue_timeout_seconds,
-            ttft_timeout_seconds=row.ttft_timeout_seconds,
-            inter_token_timeout_seconds=row.inter_token_timeout_seconds,
-            batch_min=row.batch_min,
-            batch_max=row.batch_max,
-            batch_dynamic=row.batch_dynamic,
-            prefills_drafts=row.prefills_drafts,
-        )
+        deployment_config(row, visible_tenant_ids=frozenset(visible.get(row.id, ())) if row.is_restricted else None)
         for row in ModelDeployment.objects.defer("last_error").order_by("pk")
     ]
+
+
+def deployment_config(
+    row: ModelDeployment, *, visible_tenant_ids: frozenset[str] | None = frozenset()
+) -> DeploymentConfig:
+    """Returns a deployment, stored or not, as workers and gateways read it."""
+    return DeploymentConfig(
+        id=row.id.hex,
+        name=row.name,
+        model=row.model,
+        active=row.is_active,
+        engine=EngineKind(row.engine),
+        engine_args=row.engine_args,
+        max_model_len=row.max_model_len,
+        max_num_seqs=row.max_num_seqs,
+        dtype=row.dtype,
+        quantization=row.quantization or None,
+        default_max_tokens=row.default_max_tokens,
+        visible_tenant_ids=visible_tenant_ids,
+        prompt_price=to_micros(row.prompt_price),
+        cached_price=to_micros(row.prompt_price if row.cached_price is None else row.cached_price),
+        completion_price=to_micros(row.completion_price),
+        queue_limit=row.queue_limit,
+        queue_timeout_seconds=row.queue_timeout_seconds,
+        ttft_timeout_seconds=row.ttft_timeout_seconds,
+        inter_token_timeout_seconds=row.inter_token_timeout_seconds,
+        batch_min=row.batch_min,
+        batch_max=row.batch_max,
+        batch_dynamic=row.batch_dynamic,
+        prefills_drafts=row.prefills_drafts,
+    )

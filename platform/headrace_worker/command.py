@@ -11,6 +11,7 @@ import msgspec
 
 from headrace_wire.api_key import redact
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
+from headrace_worker.checking import check
 from headrace_worker.config import InvalidEnvironmentError, WorkerConfig
 from headrace_worker.engine import Engine
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
@@ -24,6 +25,8 @@ from headrace_worker.worker import Worker
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a worker; returns the exit status."""
     options = _parser().parse_args(arguments)
+    if options.check:
+        return check(sys.stdin.buffer)
     try:
         config = WorkerConfig.read(options.deployment)
     except InvalidEnvironmentError as error:
@@ -72,7 +75,11 @@ def _overridden(deployment: DeploymentConfig, engine: str | None, model: str | N
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace_worker", description="Serve one deployment from this machine.")
-    parser.add_argument("--deployment", required=True, help="public model name, as configured in the admin")
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--deployment", help="public model name, as configured in the admin")
+    task.add_argument(
+        "--check", action="store_true", help="judge the deployment given as JSON on standard input, and load nothing"
+    )
     parser.add_argument(
         "--engine", choices=[kind.value for kind in EngineKind], help="override the deployment's engine"
     )

@@ -16,10 +16,24 @@ UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """As a class path, because vLLM rewrites the name `uni` to `mp` on CPU: one process and ~570 MB less."""
 
 
+RESERVE = "gpu_memory_reserve_gib"
+"""Ours, and no argument of vLLM's: what stays free on each device."""
+
+DEFAULT_SHARE = 0.92
+"""vLLM's own `gpu_memory_utilization`."""
+
+
 def engine_arguments(
-    deployment: DeploymentConfig, *, on_cpu: bool, checkpoints: CheckpointSettings | None = None
+    deployment: DeploymentConfig,
+    *,
+    on_cpu: bool,
+    checkpoints: CheckpointSettings | None = None,
+    device_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Return `AsyncEngineArgs` for a deployment: our defaults, its own arguments, then what is not for it to say."""
+    """Return `AsyncEngineArgs` for a deployment: our defaults, its own arguments, then what is not for it to say.
+
+    `device_bytes` is the memory of a GPU, for a deployment that wants some of it left free.
+    """
     defaults: dict[str, Any] = {
         "max_num_seqs": deployment.max_num_seqs,
         "dtype": deployment.dtype,
@@ -45,7 +59,18 @@ def engine_arguments(
         fixed["kv_transfer_config"] = kv_transfer_arguments(checkpoints)
     if on_cpu:
         fixed["distributed_executor_backend"] = UNIPROC_EXECUTOR
-    return defaults | deployment.engine_args | fixed
+    arguments = defaults | deployment.engine_args | fixed
+    reserve = arguments.pop(RESERVE, None)
+    if reserve is not None and device_bytes:
+        arguments["gpu_memory_utilization"] = share_beside(
+            reserve, device_bytes, arguments.get("gpu_memory_utilization", DEFAULT_SHARE)
+        )
+    return arguments
+
+
+def share_beside(reserve_gib: float, device_bytes: int, share: float) -> float:
+    """Return `share` of a device, or less where that would not leave `reserve_gib` free; 0 and below is none at all."""
+    return min(share, 1 - reserve_gib * (1 << 30) / device_bytes)
 
 
 def kv_transfer_arguments(checkpoints: CheckpointSettings) -> dict[str, Any]:

@@ -29,6 +29,8 @@ DANGEROUS = (
     "default_mm_loras",
 )
 
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=20), inner, max_size=3),
@@ -58,6 +60,14 @@ def test_what_can_run_code_or_read_files_is_refused(engine: str, name: str) -> N
         {"tensor_parallel_size": 0},
         {"enforce_eager": 1},
         {"dtype": "float32"},
+        {"kv_cache_dtype": "bfloat16"},
+        {"gpu_memory_reserve_gib": 0},
+        {"distributed_executor_backend": "evil.Executor"},
+        {"speculative_config": {"method": "custom_class", "model": "evil.Proposer", "num_speculative_tokens": 1}},
+        {"speculative_config": {"model": "m", "num_speculative_tokens": 1}},
+        {"speculative_config": {"method": "draft_model", "model": "", "num_speculative_tokens": 1}},
+        {"speculative_config": {**NGRAM, "quantization": "x"}},
+        {"speculative_config": {**NGRAM, "prompt_lookup_min": 5}},
         [],
         None,
         "",

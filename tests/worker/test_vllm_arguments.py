@@ -4,7 +4,7 @@ from headrace_wire.messages import SamplingParams, StructuredOutput
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.engine import EngineRequest
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
-from headrace_worker.vllm_arguments import engine_arguments, sampling_arguments, structured_arguments
+from headrace_worker.vllm_arguments import DEFAULT_SHARE, engine_arguments, sampling_arguments, structured_arguments
 
 
 def deployment(**changes: object) -> DeploymentConfig:
@@ -39,6 +39,18 @@ def test_a_deployment_tunes_but_does_not_take_over() -> None:
     assert arguments["block_size"] == 64
     assert arguments["model"] == "m"
     assert arguments["scheduling_policy"] == "priority"
+
+
+def test_a_reserve_lowers_the_share_of_a_device() -> None:
+    wanted = deployment(engine_args={"gpu_memory_reserve_gib": 2.0, "gpu_memory_utilization": 0.9})
+    assert "gpu_memory_reserve_gib" not in engine_arguments(wanted, on_cpu=True), "vLLM does not know it"
+    small, large = (
+        engine_arguments(wanted, on_cpu=False, device_bytes=gib << 30)["gpu_memory_utilization"] for gib in (8, 80)
+    )
+    assert (small, large) == (0.75, 0.9)
+    without_share = deployment(engine_args={"gpu_memory_reserve_gib": 8.0})
+    arguments = engine_arguments(without_share, on_cpu=False, device_bytes=200 << 30)
+    assert arguments["gpu_memory_utilization"] == DEFAULT_SHARE
 
 
 def test_checkpoints() -> None:

@@ -66,6 +66,8 @@ def _traits(config: Any, *, draws_by_position: bool) -> EngineTraits:  # noqa: A
     from vllm import envs  # noqa: PLC0415
 
     is_float32 = config.model_config.dtype == torch.float32 and not config.model_config.quantization
+    # Rounding a key or value to fewer digits turns a difference in the last digit into one that chooses otherwise.
+    is_float32 = is_float32 and config.cache_config.cache_dtype == "auto"
     return EngineTraits(
         is_batch_invariant=is_float32 or bool(envs.VLLM_BATCH_INVARIANT),
         draws_by_position=draws_by_position or config.use_v2_model_runner,
