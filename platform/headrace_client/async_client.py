@@ -22,7 +22,7 @@ from headrace_client.connecting import (
     websocket_url,
 )
 from headrace_client.errors import HeadraceError
-from headrace_client.frames import Delta, End, Event, Replacement
+from headrace_client.frames import DRAFT_REF, Delta, End, Event, Replacement, encode
 from headrace_client.requests import Message, Sampling, SessionMaker
 from headrace_client.session import ConnectionUnusableError, Loss, StreamSession
 from headrace_client.stream_view import StreamView
@@ -64,6 +64,16 @@ class AsyncHeadraceClient:
         """Return an existing stream from after position `after` on; any number of clients may follow one."""
         session = self._sessions.follow(stream_id, after, notices=notices, auto_ack=auto_ack)
         return AsyncStream(self._connections, session)
+
+    async def draft(self, model: str, messages: Sequence[Message], text: str) -> None:
+        """Let the server compute what is certain of a message that is still being typed. See `HeadraceClient.draft`."""
+        frame = encode("draft", model=model, messages=list(messages), text=text, ref=DRAFT_REF)
+        with suppress(*BROKEN):
+            connection = await self._connections.take(is_fresh=False)
+            try:
+                await connection.socket.send(frame)
+            finally:
+                await self._connections.give_back(connection)
 
     async def cancel(self, stream_id: str) -> End | None:
         """Stop a stream; return how it ended. One that has ended already stays as it is.

@@ -12,6 +12,9 @@ from headrace_client.errors import ProtocolError
 
 SUBPROTOCOL = "headrace.v1"
 
+DRAFT_REF = "draft"
+"""The `ref` of drafts, the only frames that have one: what is said of them is about no stream."""
+
 
 @dataclass(frozen=True, slots=True)
 class Queued:
@@ -128,7 +131,7 @@ def parse(text: str | bytes) -> Frame | None:
     """
     try:
         fields = json.loads(text)
-        build = _BUILDERS.get(fields["type"])
+        build = _BUILDERS.get(fields["type"]) if fields.get("ref") != DRAFT_REF else None
         return None if build is None else build(fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ProtocolError(f"The server sent a frame that is not {SUBPROTOCOL}: {type(error).__name__}.") from error
@@ -215,7 +218,7 @@ _BUILDERS: dict[str, Callable[[Mapping[str, Any]], Frame]] = {
 }
 
 
-def encode(kind: Literal["generate", "resume", "cancel", "ack"], **fields: object) -> str:
+def encode(kind: Literal["generate", "resume", "cancel", "ack", "draft"], **fields: object) -> str:
     """Return a frame of the client; fields that are None are left out."""
     named = {name: value for name, value in fields.items() if value is not None}
     return json.dumps({"type": kind, **named}, ensure_ascii=False, separators=(",", ":"))

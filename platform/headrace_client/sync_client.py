@@ -21,7 +21,7 @@ from headrace_client.connecting import (
     websocket_url,
 )
 from headrace_client.errors import HeadraceError
-from headrace_client.frames import Delta, End, Event, Replacement
+from headrace_client.frames import DRAFT_REF, Delta, End, Event, Replacement, encode
 from headrace_client.requests import Message, Sampling, SessionMaker
 from headrace_client.session import ConnectionUnusableError, Loss, StreamSession
 from headrace_client.stream_view import StreamView
@@ -84,6 +84,26 @@ class HeadraceClient:
         """Return an existing stream from after position `after` on; any number of clients may follow one."""
         session = self._sessions.follow(stream_id, after, notices=notices, auto_ack=auto_ack)
         return Stream(self._connections, session)
+
+    def draft(self, model: str, messages: Sequence[Message], text: str) -> None:
+        """Let the server compute what is certain of a message that is still being typed, where it has time for it.
+
+        Send the newest text when the typing pauses; an edit anywhere is fine, an empty text takes the last one back.
+        Nothing is generated, logged or billed for it, and what does not arrive is no loss. A server of an earlier
+        version takes it for a bad frame; send it none.
+
+        Args:
+            model: Name of a deployment.
+            messages: The conversation before it.
+            text: What it says so far.
+        """
+        frame = encode("draft", model=model, messages=list(messages), text=text, ref=DRAFT_REF)
+        with suppress(*BROKEN):
+            connection = self._connections.take(is_fresh=False)
+            try:
+                connection.socket.send(frame)
+            finally:
+                self._connections.give_back(connection)
 
     def cancel(self, stream_id: str) -> End | None:
         """Stop a stream; return how it ended. One that has ended already stays as it is.

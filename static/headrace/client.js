@@ -13,11 +13,13 @@ const PASSING = ["draining", "dependency_unavailable"]; // of a connection, not 
 const OVERLOADED_RETRIES = 4; // a refused resume and a stream that ended so look alike
 const FIRST_RETRY_MS = 400;
 const LONGEST_RETRY_MS = 15_000;
+const DRAFT = "draft:"; // begins the `ref` of drafts, so that no stream takes what is said of them for its own
 
 export class HeadraceClient {
   #socket;
   #onConnection;
   #onRejected;
+  #onDraftOff;
   #closing = null; // the HeadraceError after which there is no connection any more
   #followed = new Map(); // stream id -> HeadraceStream
   #unsent = []; // streams whose request waits for its turn
@@ -30,10 +32,12 @@ export class HeadraceClient {
 
   /**
    * `open()` returns (a promise of) a new WebSocket with the subprotocol "headrace.v1", or null to try no more.
-   * `onConnection(isUp)` is told of each connection and each loss, `onRejected(error)` of a refusal that is final.
+   * `onConnection(isUp)` is told of each connection and each loss, `onRejected(error)` of a refusal that is final,
+   * `onDraftOff(model, frame)` where drafts are of no use.
    */
-  constructor({ open, onConnection = () => {}, onRejected = () => {} }) {
+  constructor({ open, onConnection = () => {}, onRejected = () => {}, onDraftOff = () => {} }) {
     this.#onConnection = onConnection;
+    this.#onDraftOff = onDraftOff;
     this.#onRejected = onRejected;
     this.#socket = new ReconnectingSocket(open, {
       onOpen: () => this.#opened(),
@@ -68,6 +72,16 @@ export class HeadraceClient {
     this.#followed.set(streamId, stream);
     this.resume(stream);
     return stream;
+  }
+
+  /**
+   * Lets the server compute what is certain of a message that is still being typed: `draft` has `model`, `messages` (those
+   * before) and `text`; an empty text takes the last one back. Returns false when there is no connection: it is no loss.
+   */
+  draft(draft) {
+    if (this.#closing) return false;
+    if (!this.#socket.isOpen) this.#socket.connectNow();
+    return this.send({ type: "draft", ...draft, ref: `${DRAFT}${draft.model}` });
   }
 
   /** Ends the connection, for good. */
@@ -137,6 +151,7 @@ export class HeadraceClient {
 
   #received(frame) {
     this.#heardAt = performance.now();
+    if (frame.type === "draft_off") return this.#onDraftOff(frame.ref?.slice(DRAFT.length), frame);
     const stream = this.#streamOf(frame);
     if (!stream) return;
     if (frame.type === "error") return this.#refused(stream, frame.error);
