@@ -1,7 +1,8 @@
 // Where the user writes. A draft outlives a reload, and a refused message comes back into the field.
 
 export class Composer {
-  constructor({ onSend, onStop }) {
+  constructor({ onSend, onStop, onText }) {
+    this.onText = onText;
     this.form = document.getElementById("composer");
     this.field = document.getElementById("composer-text");
     this.sendButton = document.getElementById("send");
@@ -64,5 +65,6 @@ export class Composer {
     const key = `draft:${this.draftKey}`;
     if (field.value) sessionStorage.setItem(key, field.value);
     else sessionStorage.removeItem(key);
+    this.onText(field.value);
   }
 }

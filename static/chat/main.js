@@ -1,6 +1,7 @@
 // The chat page: what the parts tell each other.
 
 import { Composer } from "./composer.js";
+import { Drafts } from "./drafts.js";
 import { announce } from "./elements.js";
 import { ModelPicker } from "./model_picker.js";
 import { Notice } from "./notice.js";
@@ -23,6 +24,15 @@ class Chat {
       onConnection: (isUp) => this.#connection(isUp),
       onSignedOut: () => this.#signedOut(),
       onRejected: () => this.#rejected(),
+      onDraftOff: (model, off) => this.drafts.off(model, off),
+    });
+    this.drafts = new Drafts({
+      client: this.client,
+      context: () => ({
+        conversation: this.thread.conversationId ?? "",
+        model: this.models?.name,
+        isBusy: this.#isBusy,
+      }),
     });
     this.sidebar = new Sidebar(page.list, {
       onOpen: (id) => this.open(id),
@@ -35,7 +45,11 @@ class Chat {
       onChange: () => this.#update(),
       onRetry: (view) => this.retry(view),
     });
-    this.composer = new Composer({ onSend: (text) => this.send(text), onStop: () => this.stop() });
+    this.composer = new Composer({
+      onSend: (text) => this.send(text),
+      onStop: () => this.stop(),
+      onText: (text) => this.drafts.typed(text),
+    });
     this.models = new ModelPicker(page.models, { onChange: () => this.#update() });
     addEventListener("popstate", () => this.#openPath());
     this.events = new UiEvents({
@@ -256,6 +270,7 @@ class Chat {
     document.title = this.thread.conversationId ? `${title} · Headrace` : "Headrace";
     this.composer.setBusy(this.#isBusy, this.#isSendingHere ? this.#isStopWanted : this.thread.isStopping);
     this.#tellOfModels();
+    this.drafts.look();
   }
 
   #tellOfModels() {

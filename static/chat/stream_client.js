@@ -7,13 +7,14 @@ const LOST_NEWS_MS = 1_500; // a loss shorter than this is not worth a word
 
 /**
  * `onConnection(isUp)` is told about losses that matter, `onSignedOut` when no ticket is to be had any more,
- * `onRejected` when the server takes no ticket of ours.
+ * `onRejected` when the server takes no ticket of ours, `onDraftOff(model, frame)` when it wants no drafts.
  */
-export function connectClient({ onConnection, onSignedOut, onRejected }) {
+export function connectClient({ onConnection, onSignedOut, onRejected, onDraftOff }) {
   let newsTimer = 0;
   const client = new HeadraceClient({
     open: () => openSocket(onSignedOut),
     onRejected,
+    onDraftOff,
     onConnection: (isUp) => {
       clearTimeout(newsTimer);
       if (isUp) onConnection(true);

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from headrace_worker.vllm_arguments import CPU_BLOCK_SIZE
 from tests.support.live_stack import LiveStack, running_stack
+from tests.support.processes import free_port
 from tests.support.slow_clients import MODEL
 
 MARKDOWN = """# A short answer
@@ -83,6 +84,7 @@ def engine_stack(tiny_model: Path) -> Iterator[LiveStack]:
             HEADRACE_HELD_KV_SHARE="1",
             HEADRACE_HELD_KV_SHARE_PER_TENANT="1",
             HEADRACE_HOLD_SECONDS="600",
+            HEADRACE_METRICS_PORT=str(free_port()),
         ) as stack,
     ):
         yield stack
