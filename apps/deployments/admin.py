@@ -108,6 +108,7 @@ class ModelDeploymentAdmin(ServiceAdmin):
                 "fields": [
                     ("queue_limit", "queue_timeout_seconds"),
                     ("ttft_timeout_seconds", "inter_token_timeout_seconds"),
+                    "warm_up_seconds",
                 ]
             },
         ),

@@ -121,6 +121,15 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         validators=_SECONDS,
         help_text=_("Longest silence between two tokens."),
     )
+    warm_up_seconds = models.PositiveIntegerField(
+        _("warm up after (s)"),
+        default=300,
+        validators=[MaxValueValidator(86_400)],
+        help_text=_(
+            "A worker that has generated nothing for so long makes a plain, a JSON and a long inference, so that the"
+            " next request finds it warm. 0: never."
+        ),
+    )
     prompt_price = models.DecimalField(
         max_digits=12,
         decimal_places=6,

@@ -249,7 +249,10 @@ class Credit(Struct, frozen=True, array_like=True, tag="credit"):
 
 
 class WarmUp(Struct, frozen=True, array_like=True, tag="warm"):
-    """Run a dummy inference if idle."""
+    """Run dummy inference if idle."""
+
+    if_idle_seconds: float = 0.0
+    """For how long nothing must have been generated."""
 
 
 class PrefillPurpose(StrEnum):

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,7 +13,6 @@ from redis.exceptions import RedisError
 
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.fleet import WorkerState
-from headrace_wire.messages import SamplingParams
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.config import WorkerConfig
 from headrace_worker.deployment_watch import DeploymentWatch
@@ -24,9 +22,7 @@ from headrace_worker.engine import (
     EngineInfo,
     EngineOutput,
     EngineRefusedError,
-    EngineRequest,
     EngineStats,
-    RequestRefusedError,
 )
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.pinned_prefixes import WARM_SECONDS, PinnedPrefixes
@@ -34,11 +30,12 @@ from headrace_worker.places import spare_places
 from headrace_worker.prefilling import Prefilling
 from headrace_worker.registration import ASSETS_SECONDS, register
 from headrace_worker.streams import Streams
+from headrace_worker.warming import Warming
 
 log = logging.getLogger(__name__)
 
 WARM_UP_SECONDS = 300.0
-WARM_UP_PREFIX = "warm-"
+EXERCISE_SECONDS = 30.0
 STATS_SECONDS = 1.0
 
 EngineFactory = Callable[[DeploymentConfig], Engine]
@@ -82,8 +79,9 @@ class EngineHost:
         """What the engine runs at once, spare places apart."""
         self.stats = EngineStats()
         self.cold_start_seconds = 0.0
-        self.warm_up_wanted = asyncio.Event()
-        self._generated = asyncio.Event()
+        self._warming = Warming()
+        self._warm_up_wanted = asyncio.Event()
+        self._warm_up_if_idle = 0.0
 
     async def run(self) -> None:
         """Keep an engine running until cancelled."""
@@ -134,7 +132,6 @@ class EngineHost:
         try:
             info = await engine.start(self._deliver)
             await self._warm_up(engine, info)
-            await self._warm_prefixes(engine, info)
         except EngineDeadError:
             self._metrics.engine_started("failed")
             raise
@@ -142,31 +139,19 @@ class EngineHost:
         self.info = info
         self.last_error = ""
         self.cold_start_seconds = time.monotonic() - began
+        self._metrics.cold_start.set(self.cold_start_seconds)
         self._metrics.engine_started("ready")
         log.info("engine ready after %.1f s, model fingerprint %s", self.cold_start_seconds, info.assets.fingerprint)
         return info
 
     async def _warm_up(self, engine: Engine, info: EngineInfo) -> None:
-        """Generate one token: `ready` means that a generation was seen."""
-        self._generated.clear()
-        await self._submit_warm_up(engine, info)
-        if not await _in_its_life(engine, self._generated.wait(), seconds=WARM_UP_SECONDS):
+        """Have seen a generation, and have done what first requests would wait for: that is what `ready` means."""
+        if not await _in_its_life(engine, self._warming.generate(engine, info), seconds=WARM_UP_SECONDS):
             raise EngineDeadError("The engine started but generates nothing.")
-
-    async def _warm_prefixes(self, engine: Engine, info: EngineInfo) -> None:
-        """Compute the pinned prompt caches; a worker that takes too long for them is ready without."""
+        if not await _in_its_life(engine, self._warming.exercise(engine, info), seconds=EXERCISE_SECONDS):
+            log.warning("the warm-up was not over after %.0f s", EXERCISE_SECONDS)
         if not await _in_its_life(engine, self._pinned.warm(engine, info), seconds=WARM_SECONDS):
             log.warning("not all prompt caches are warm after %.0f s", WARM_SECONDS)
-
-    async def _submit_warm_up(self, engine: Engine, info: EngineInfo) -> None:
-        prompt_ids = info.tokenizer.encode("Hello", add_special_tokens=False).ids or [0]
-        request = EngineRequest(
-            WARM_UP_PREFIX + secrets.token_hex(4), prompt_ids, SamplingParams(max_tokens=1, temperature=0.0), ""
-        )
-        try:
-            await engine.submit(request)
-        except RequestRefusedError as error:
-            raise EngineDeadError(f"The engine refuses a warm-up request: {error.message}") from error
 
     async def _serve(self, engine: Engine, info: EngineInfo) -> None:
         """Feed the streams until the engine dies.
@@ -190,8 +175,7 @@ class EngineHost:
     def _deliver(self, outputs: list[EngineOutput]) -> None:
         self._streams.feed(outputs)
         self._prefilling.feed(outputs)
-        if not self._generated.is_set():
-            self._generated.set()
+        self._warming.feed(outputs)
 
     async def _await_death(self, engine: Engine) -> None:
         raise EngineDeadError(await engine.wait_death())
@@ -214,11 +198,19 @@ class EngineHost:
 
     async def _answer_warm_ups(self, engine: Engine, info: EngineInfo) -> None:
         while True:
-            await self.warm_up_wanted.wait()
-            self.warm_up_wanted.clear()
-            if not len(self._streams):
+            await self._warm_up_wanted.wait()
+            self._warm_up_wanted.clear()
+            if not len(self._streams) and self._warming.idle_seconds >= self._warm_up_if_idle:
                 log.info("warm-up generation")
-                await self._submit_warm_up(engine, info)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(EXERCISE_SECONDS):
+                        await self._warming.generate(engine, info)
+                        await self._warming.exercise(engine, info)
+
+    def want_warm_up(self, if_idle_seconds: float) -> None:
+        """Have the engine warmed where it has done nothing for so long; it is looked at once nothing else is warmed."""
+        self._warm_up_if_idle = if_idle_seconds
+        self._warm_up_wanted.set()
 
     async def _keep_registered(self, info: EngineInfo) -> None:
         while True:

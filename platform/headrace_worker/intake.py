@@ -36,7 +36,7 @@ class Intake:
         *,
         prefilling: Prefilling,
         deployment: str,
-        warm_up: Callable[[], None],
+        warm_up: Callable[[float], None],
     ) -> None:
         """`bell` and `control` have connections of their own: they block. `warm_up` is called for each WarmUp."""
         self._queue = queue
@@ -110,7 +110,7 @@ class Intake:
             elif isinstance(message, CancelPrefill):
                 self._prefilling.cancel(message.prefill_id)
             else:
-                self._warm_up()
+                self._warm_up(message.if_idle_seconds)
         if cancelled:
             self._streams.cancel(cancelled)
         if credit:

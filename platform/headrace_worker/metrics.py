@@ -32,6 +32,9 @@ class WorkerMetrics:
             registry=registry,
         )
         self._engine_starts = Counter("headrace_worker_engine_starts", "Engine starts.", ["outcome"], registry=registry)
+        self.cold_start = Gauge(
+            "headrace_worker_cold_start_seconds", "From the engine's start until it was warm.", registry=registry
+        )
         self._live = Gauge("headrace_worker_streams", "Streams worked on.", registry=registry)
         self._held = Gauge("headrace_worker_streams_held", "Streams out of credit.", registry=registry)
         self._spilled = Gauge(

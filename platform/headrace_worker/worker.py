@@ -82,7 +82,7 @@ class Worker:
             self._streams,
             prefilling=self._prefilling,
             deployment=config.deployment,
-            warm_up=self._host.warm_up_wanted.set,
+            warm_up=self._host.want_warm_up,
         )
         self._started_at = time.time()
         self._stop = asyncio.Event()

@@ -9,6 +9,7 @@ from redis import Redis
 from apps.deployments.enums import WorkerState
 from apps.deployments.fleet_mirror import KEPT_AFTER_END, workers_sync
 from apps.deployments.models import ModelDeployment, Worker
+from apps.deployments.services import deployment_update
 from apps.deployments.tasks import workers_sync_task, workers_warm_up_task
 from apps.deployments.warm_up import workers_warm_up
 from apps.tenants.live_state import call_function
@@ -163,8 +164,18 @@ def test_only_idle_ready_workers_are_asked_to_warm_up(live_redis: Redis, deploym
         entries: Any = live_redis.xrange(redis_keys.control_key(incarnation))
         return [codec.decode_control(fields[b"d"]) for _, fields in entries if fields[b"d"]]
 
-    assert told("idle") == [WarmUp()]
+    assert told("idle") == [WarmUp(300.0)]
     assert told("busy") == told("loading") == []
+    assert workers_warm_up(workers=Worker.objects.all()) == 1
+    assert told("idle")[1:] == [WarmUp(0.0)], "at once"
+
+
+def test_a_deployment_that_is_not_to_be_warmed_is_left_alone(live_redis: Redis, deployment: ModelDeployment) -> None:
+    deployment.warm_up_seconds = 0
+    deployment_update(deployment=deployment)
+    register(live_redis, "idle")
+    workers_sync_task()
+    assert workers_warm_up_task() == 0
 
 
 def test_a_worker_that_is_gone_is_not_told(live_redis: Redis, deployment: ModelDeployment) -> None:

@@ -180,6 +180,27 @@ async def test_warm_up_when_idle(desk: Desk, run_worker: RunWorker, caplog: pyte
         await desk.worker_that(lambda _: "warm-up generation" in caplog.text)
 
 
+async def test_no_warm_up_of_one_that_has_just_worked(
+    desk: Desk, run_worker: RunWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with run_worker(simulated("sim")):
+        info = await desk.worker_in(WorkerState.READY)
+        await desk.queue.tell([(f"@{info.incarnation}", WarmUp(3600.0))])
+        await desk.answer(await desk.admit())
+        assert "warm-up generation" not in caplog.text
+        await desk.queue.tell([(f"@{info.incarnation}", WarmUp(0.0))])
+        await desk.worker_that(lambda _: "warm-up generation" in caplog.text)
+
+
+async def test_a_cold_start_is_measured(desk: Desk, run_worker: RunWorker) -> None:
+    async with run_worker(simulated("sim", engine_args={"ttft_ms": 50})) as worker:
+        info = await desk.worker_in(WorkerState.READY)
+        registry = worker._metrics._registry
+        assert info.cold_start_seconds >= 0.1, "a plain generation, then a structured one beside a long one"
+        assert registry.get_sample_value("headrace_worker_cold_start_seconds") == info.cold_start_seconds
+
+
 async def test_unknown_control_messages_do_no_harm(desk: Desk, run_worker: RunWorker) -> None:
     async with run_worker(simulated("sim", engine_args=SLOW)):
         info = await desk.worker_in(WorkerState.READY)

@@ -1,0 +1,86 @@
+"""Dummy inference: what a first request would wait for is done before it comes, and again after a time without any.
+
+A plain request, one under a JSON schema (the first one has the grammar backend read the whole vocabulary) and a long
+one (kernels and buffers of a real prefill), a token each. Nobody has asked for them: they go behind everything else.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+
+from headrace_wire.messages import SamplingParams, StructuredOutput
+from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineOutput, EngineRequest, RequestRefusedError
+
+log = logging.getLogger(__name__)
+
+LONG_TOKENS = 512
+JSON_SCHEMA = '{"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"]}'
+
+
+class Warming:
+    """Asks an engine, and hears the answers. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, asyncio.Event] = {}
+        self._active_at = time.monotonic()
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long the engine has given nothing."""
+        return time.monotonic() - self._active_at
+
+    def feed(self, outputs: Sequence[EngineOutput]) -> None:
+        """Look for our own answers in what the engine gives."""
+        self._active_at = time.monotonic()
+        for output in outputs if self._pending else ():
+            pending = self._pending.get(output.request_id)
+            if pending is not None and output.finish_reason is not None:
+                pending.set()
+
+    async def generate(self, engine: Engine, info: EngineInfo) -> None:
+        """See a token.
+
+        Raises:
+            EngineDeadError: the engine is gone, or refuses even this.
+        """
+        try:
+            await self._ask(engine, _ids(info), SamplingParams(max_tokens=1, temperature=0.0))
+        except RequestRefusedError as error:
+            raise EngineDeadError(f"The engine refuses a warm-up request: {error.message}") from error
+
+    async def exercise(self, engine: Engine, info: EngineInfo) -> None:
+        """Have it do what requests may need besides. What it refuses, it will not be asked for either.
+
+        The long prompt is always the same, without a tenant's salt: it takes no more of the prefix cache each time.
+
+        Raises:
+            EngineDeadError: the engine is gone.
+        """
+        ids, length = _ids(info), min(LONG_TOKENS, info.max_model_len // 2)
+        structured = SamplingParams(max_tokens=1, temperature=0.0, structured=StructuredOutput(json_schema=JSON_SCHEMA))
+        plain = SamplingParams(max_tokens=1, temperature=0.0)
+        await asyncio.gather(self._try(engine, ids, structured), self._try(engine, (ids * length)[:length], plain))
+
+    async def _try(self, engine: Engine, prompt_ids: Sequence[int], sampling: SamplingParams) -> None:
+        try:
+            await self._ask(engine, prompt_ids, sampling)
+        except RequestRefusedError as error:
+            log.info("no warm-up of this kind: %s", error.message)
+
+    async def _ask(self, engine: Engine, prompt_ids: Sequence[int], sampling: SamplingParams) -> None:
+        request = EngineRequest(f"warm-{secrets.token_hex(4)}", prompt_ids, sampling, "", behind=True)
+        answered = self._pending[request.request_id] = asyncio.Event()
+        try:
+            await engine.submit(request)
+            await answered.wait()
+        except asyncio.CancelledError:
+            await engine.abort([request.request_id])
+            raise
+        finally:
+            del self._pending[request.request_id]
+
+
+def _ids(info: EngineInfo) -> list[int]:
+    return info.tokenizer.encode("Hello", add_special_tokens=False).ids or [0]
