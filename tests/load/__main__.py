@@ -12,6 +12,7 @@ import msgspec
 from headrace_launcher.demo_model import ensure_demo_model
 from tests.load import (
     admission_case,
+    affinity_case,
     checkpoint_case,
     crowd_case,
     guard_case,
@@ -20,6 +21,7 @@ from tests.load import (
     vllm_case,
 )
 from tests.load.admission_case import AdmissionLoad
+from tests.load.affinity_case import AffinityLoad
 from tests.load.checkpoint_case import CheckpointLoad
 from tests.load.crowd_case import CrowdLoad
 from tests.load.guard_case import GuardLoad
@@ -65,12 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         model = options.model or tiny_model_in(SupportEnvironment.read().cache_dir)
         with going_first(wanted=options.first):
             tables.append(_slow_readers(SlowReaderLoad(model), options.rounds, content))
-    if options.only in {None, "crowd"}:
-        with going_first(wanted=options.first):
-            tables.append(_crowd(CrowdLoad(), options.rounds, content))
-    if options.only in {None, "admission"}:
-        with going_first(wanted=options.first):
-            tables.append(_admission(AdmissionLoad(), placement, options.rounds, content))
+    tables += _queue_tables(options, placement, content)
     if options.only in {None, "guard"}:
         tables.append(_guard(GuardLoad(), placement, options.rounds, content))
     if options.only in {None, "peers"}:
@@ -78,6 +75,19 @@ def main(arguments: Sequence[str]) -> int:
     path = write_json(options.output, content)
     _say("\n\n".join(["", *tables, f"All figures: {path}"]))
     return 0
+
+
+def _queue_tables(options: argparse.Namespace, placement: Placement, content: dict[str, Any]) -> list[str]:
+    tables = []
+    if options.only in {None, "crowd"}:
+        with going_first(wanted=options.first):
+            tables.append(_crowd(CrowdLoad(), options.rounds, content))
+    if options.only in {None, "admission"}:
+        with going_first(wanted=options.first):
+            tables.append(_admission(AdmissionLoad(), placement, options.rounds, content))
+    if options.only in {None, "affinity"}:
+        tables.append(_affinity(AffinityLoad(), placement, options, content))
+    return tables
 
 
 def _simulated(name: str, load: SimulatedLoad, placement: Placement, rounds: int, content: dict[str, Any]) -> str:
@@ -133,6 +143,20 @@ def _admission(load: AdmissionLoad, placement: Placement, rounds: int, content: 
     return render_table(title, ("",), admission_case.table_rows(load, measured))
 
 
+def _affinity(load: AffinityLoad, placement: Placement, options: argparse.Namespace, content: dict[str, Any]) -> str:
+    with on_core(placement.load):
+        measured = affinity_case.run_rounds(
+            load, placement, rounds=options.rounds, with_smg=not options.without_smg, progress=_progress
+        )
+    content["affinity"] = {"load": load, "rounds": measured}
+    title = (
+        f"Prefix affinity: {load.workers} workers, {load.tenants} tenants with {load.prefixes} prefixes of "
+        f"{load.prefix_tokens} tokens each, {load.requests} requests by Zipf's law, {load.per_second:g} a second\n"
+        f"median [range] of {options.rounds} rounds"
+    )
+    return render_table(title, list(measured[0].arms), affinity_case.table_rows(measured))
+
+
 def _guard(load: GuardLoad, placement: Placement, rounds: int, content: dict[str, Any]) -> str:
     with on_core(placement.load):
         measured = guard_case.run_rounds(load, rounds=rounds, progress=_progress)
@@ -160,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description="Measure Headrace on this machine.")
     parser.add_argument(
         "--only",
-        choices=("sim", "vllm", "checkpoints", "slow", "crowd", "admission", "guard", "peers"),
+        choices=("sim", "vllm", "checkpoints", "slow", "crowd", "admission", "affinity", "guard", "peers"),
         help="one case instead of all",
     )
     parser.add_argument("--rounds", type=int, help="how often each case is measured (default: 3; beside peers, 7)")
@@ -170,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--busy-rate", type=float, default=300.0, help="of a second, shorter run (default: %(default)s)"
     )
+    parser.add_argument("--without-smg", action="store_true", help="affinity without a router beside it")
     parser.add_argument("--model", type=Path, help="a model's folder for vLLM (default: the tests' tiny one)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="of vLLM's bench")
     parser.add_argument("--mode", nargs="+", choices=tuple(MODES), default=list(MODES), help="of vLLM's bench")

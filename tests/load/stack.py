@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,13 @@ from redis.asyncio import Redis
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from headrace_wire import redis_keys
+from headrace_wire.api_key import ApiKeyToken
 from headrace_wire.guard_policy import GuardAttachment, GuardPolicy, encode_policy, policy_digest
-from headrace_wire.snapshot import DeploymentConfig
+from headrace_wire.snapshot import DeploymentConfig, TenantConfig
 from tests.load.placement import Placement, move_process, on_core
 from tests.support.environment import REPOSITORY_ROOT, child_environment
 from tests.support.processes import Process, free_port
-from tests.support.snapshots import KEY_A, publish_snapshot, snapshot
+from tests.support.snapshots import KEY_A, api_key, publish_snapshot, snapshot
 
 HOST = "127.0.0.1"
 ENGINE_START_SECONDS = 180.0
@@ -48,11 +49,12 @@ def running_stack(
     *,
     workers: int = 1,
     policies: Mapping[str, GuardPolicy] = MappingProxyType({}),
+    tenants: Sequence[ApiKeyToken] = (),
 ) -> Iterator[BenchStack]:
     """Starts everything for one deployment and waits until it serves; the engine child goes to the load's core.
 
     `variables` are set in the environment of its processes. Of several workers, the first is the one that is measured.
-    `policies` are guardrails by the tenant that they apply to.
+    `policies` are guardrails by the tenant that they apply to. `tenants`: one more for each of these keys.
     """
     with ExitStack() as cleaning:
         folder = Path(cleaning.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
@@ -70,7 +72,7 @@ def running_stack(
         with on_core(placement.system):
             server = cleaning.enter_context(Process(redis.command(), name="redis"))
             server.wait_for_address(str(redis.socket))
-            asyncio.run(_configure(redis.url, deployment, policies))
+            asyncio.run(_configure(redis.url, deployment, policies, tenants))
             serving = ("headrace_worker", "--deployment", deployment.name)
             worker, *others = [_start(cleaning, environ, *serving) for _ in range(workers)]
             gateway = _start(cleaning, environ, "headrace.server", "--host", HOST, "--port", str(port))
@@ -89,11 +91,23 @@ def _start(cleaning: ExitStack, environ: dict[str, str], module: str, *arguments
     return cleaning.enter_context(Process(command, name=module, environ=environ, cwd=REPOSITORY_ROOT))
 
 
-async def _configure(redis_url: str, deployment: DeploymentConfig, policies: Mapping[str, GuardPolicy]) -> None:
+async def _configure(
+    redis_url: str,
+    deployment: DeploymentConfig,
+    policies: Mapping[str, GuardPolicy],
+    keys: Sequence[ApiKeyToken],
+) -> None:
     async with Redis.from_url(redis_url) as redis:
         attachments = []
         for tenant_id, policy in policies.items():
             body = encode_policy(policy)
             attachments.append(GuardAttachment(digest=policy_digest(body), name=policy.name, tenant_id=tenant_id))
             await redis.set(redis_keys.guard_policy_key(policy_digest(body)), body)
-        await publish_snapshot(redis, msgspec.structs.replace(snapshot(1, deployment), guardrails=attachments))
+        config = snapshot(1, deployment)
+        config = msgspec.structs.replace(
+            config,
+            guardrails=attachments,
+            tenants=[*config.tenants, *[TenantConfig(id=key.public_id, slug=key.public_id) for key in keys]],
+            api_keys=[*config.api_keys, *[api_key(key, key.public_id) for key in keys]],
+        )
+        await publish_snapshot(redis, config)

@@ -3,7 +3,9 @@
 One process, no framework, frames made beforehand: cheap enough that it is not what is measured. The stepping is the one
 that Headrace's simulated worker has, so that every arm gets its tokens at the same pace and in the same steps.
 
-`python -m tests.load.peers.endpoint --port P --ttft-ms T --tpot-ms T --slots N`
+`python -m tests.load.peers.endpoint --port P --ttft-ms T --tpot-ms T --slots N`; with `--kv-tokens N --block-tokens N
+--prefill-us T` it has the simulated engine's prefix cache, a byte of the prompt being a token. `GET /served` says what
+it has generated.
 """
 
 import argparse
@@ -74,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._body = _Body([])
         self._words: list[int] = []
         self._count = 0
+        self._cached = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Told by asyncio."""
@@ -98,10 +101,13 @@ class Connection(asyncio.Protocol):
         if len(rest) < length:
             return
         self._buffer = rest[length:]
+        if head.startswith(b"GET /served"):
+            self._reply(b"%d" % self._endpoint.tokens)
+            return
         if head.startswith(b"GET"):
             self._reply(b'{"object":"list","data":[{"id":"bench","object":"model"}]}')
             return
-        self._body, self._words, self._count = _decode_body(rest[:length]), [], 0
+        self._body, self._words, self._count, self._cached = _decode_body(rest[:length]), [], 0, 0
         max_tokens = self._body.max_tokens or self._body.max_completion_tokens or 16
         self._request_id = self._endpoint.submit(self, "".join(str(m.content) for m in self._body.messages), max_tokens)
 
@@ -110,6 +116,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             return
         finished = output.finish_reason is not None
+        self._cached += output.cached_tokens
         if self._body.stream:
             events = b"".join([_WORD_EVENTS[token] for token in output.token_ids])
             if not self._count:
@@ -127,13 +134,19 @@ class Connection(asyncio.Protocol):
 
     def _last_events(self, count: int) -> bytes:
         options = self._body.stream_options
-        usage = _event("", f',"usage":{_usage(count)}') if options is not None and options.include_usage else b""
+        usage = _event("", f',"usage":{self._usage(count)}') if options is not None and options.include_usage else b""
         return _LAST_EVENT + usage + _END
 
     def _whole_answer(self) -> bytes:
         text = "".join(f" {WORDS[word]}" for word in self._words)
         message = f'{{"index":0,"message":{{"role":"assistant","content":"{text}"}},"finish_reason":"length"}}'
-        return f'{{{_ID},"object":"chat.completion","choices":[{message}],"usage":{_usage(self._count)}}}'.encode()
+        return f'{{{_ID},"object":"chat.completion","choices":[{message}],"usage":{self._usage(self._count)}}}'.encode()
+
+    def _usage(self, count: int) -> str:
+        prompt = sum(len(str(message.content)) for message in self._body.messages)
+        details = f'"prompt_tokens_details":{{"cached_tokens":{self._cached}}}'
+        total = prompt + count
+        return f'{{"prompt_tokens":{prompt},"completion_tokens":{count},"total_tokens":{total},{details}}}'
 
     def _reply(self, body: bytes) -> None:
         if self._transport is not None:
@@ -148,6 +161,8 @@ class Endpoint:
         self._core = SimulatedCore(config, self._deliver, lambda: None)
         self._connections: dict[str, Connection] = {}
         self._numbers = itertools.count()
+        self.tokens = 0
+        """Generated so far."""
 
     def submit(self, connection: Connection, prompt: str, max_tokens: int) -> str:
         """Begins an answer; returns its name."""
@@ -163,13 +178,10 @@ class Endpoint:
 
     def _deliver(self, outputs: list[EngineOutput]) -> None:
         for output in outputs:
+            self.tokens += len(output.token_ids)
             finished = output.finish_reason is not None
             take = self._connections.pop if finished else self._connections.__getitem__
             take(output.request_id).take(output)
-
-
-def _usage(count: int) -> str:
-    return f'{{"prompt_tokens":8,"completion_tokens":{count},"total_tokens":{count + 8}}}'
 
 
 async def _serve(options: argparse.Namespace) -> None:
@@ -182,7 +194,9 @@ async def _serve(options: argparse.Namespace) -> None:
         end_id=0,
         max_num_seqs=options.slots,
         max_model_len=MAX_MODEL_LEN,
-        kv_tokens=options.slots * MAX_MODEL_LEN,
+        kv_tokens=options.kv_tokens or options.slots * MAX_MODEL_LEN,
+        block_tokens=options.block_tokens,
+        prefill_seconds=options.prefill_us / 1e6,
     )
     endpoint = Endpoint(config)
     server = await asyncio.get_running_loop().create_server(
@@ -198,6 +212,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ttft-ms", type=float, required=True)
     parser.add_argument("--tpot-ms", type=float, required=True)
+    parser.add_argument("--kv-tokens", type=int, default=0)
+    parser.add_argument("--block-tokens", type=int, default=0)
+    parser.add_argument("--prefill-us", type=float, default=0.0)
     parser.add_argument("--slots", type=int, required=True)
     asyncio.run(_serve(parser.parse_args(arguments)))
 

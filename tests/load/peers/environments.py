@@ -82,4 +82,5 @@ class Environment:
 
 
 LITELLM_ENVIRONMENT = Environment("litellm", without="--without-litellm measures the other arms")
+SMG_ENVIRONMENT = Environment("smg", without="--without-smg measures affinity without a router beside it")
 LOCUST_ENVIRONMENT = Environment("locust", without="--case path fast growth guard soak leaves it out")
