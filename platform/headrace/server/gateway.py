@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import MutableMapping
+from functools import partial
 from typing import Any
 
 from daphne.server import Server
@@ -18,6 +19,7 @@ from headrace.server.listener import Listener
 from headrace.server.request_limits import GatewayHTTPFactory
 from headrace.server.state import ServerState
 from headrace.server.transport import WriteFlusher
+from headrace.server.turns import Starter
 from headrace.server.websocket import GatewayWebSocket, GatewayWebSocketFactory, WebSocketExchange
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class GatewayServer(Server):  # type: ignore[misc]  # Daphne ships no types
         self.exchanges: set[Exchange] = set()
         self._listener: Listener | None = None
         self._loop = asyncio.get_running_loop()
+        self._starter = Starter(self._loop)
 
     # ---- life
 
@@ -84,11 +87,14 @@ class GatewayServer(Server):  # type: ignore[misc]  # Daphne ships no types
         scope["asgi"] = {"version": "3.0", "spec_version": "2.4"}
         scope["state"] = dict(self.application_state)
         scope["extensions"] = {EXTENSION: exchange.control}
-        exchange.task = self._loop.create_task(exchange.run(self.application, scope))
-        exchange.task.add_done_callback(lambda _: self._exchange_done(exchange))
         self.exchanges.add(exchange)
+        self._starter.start(partial(self._start, exchange, scope))
         self._count(exchange, 1)
         return exchange.inbox
+
+    def _start(self, exchange: Exchange, scope: MutableMapping[str, Any]) -> None:
+        exchange.task = self._loop.create_task(exchange.run(self.application, scope))
+        exchange.task.add_done_callback(lambda _: self._exchange_done(exchange))
 
     def _exchange_done(self, exchange: Exchange) -> None:
         self.exchanges.discard(exchange)
