@@ -26,6 +26,9 @@ async def watch_deadlines(server: GatewayServer) -> AsyncIterator[None]:
         config.ping_interval_seconds,
         config.ping_timeout_seconds,
         config.handshake_timeout_seconds,
+        config.header_timeout_seconds,
+        config.body_timeout_seconds,
+        config.keep_alive_seconds,
         config.application_close_seconds,
     )
     period = min(_MAX_PERIOD_SECONDS, max(_MIN_PERIOD_SECONDS, shortest / 8))

@@ -4,6 +4,8 @@
 
 import asyncio
 import enum
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
 from daphne.http_protocol import HTTPFactory
@@ -49,7 +51,9 @@ class GatewayChannel(HTTPChannel):  # type: ignore[misc]  # Twisted ships no typ
 
     def __init__(self) -> None:
         super().__init__()
+        self.timeOut: float | None = None
         self._phase = _Phase.IDLE
+        self._due = math.inf
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -59,6 +63,20 @@ class GatewayChannel(HTTPChannel):  # type: ignore[misc]  # Twisted ships no typ
             self._phase = _Phase.HEAD
             self.setTimeout(self.factory.server.config.header_timeout_seconds)
         LineReceiver.dataReceived(self, data)
+
+    def setTimeout(self, period: float | None) -> float | None:
+        """Sets the deadline that `check` looks at. Twisted moves a timer instead, five times in each request: 40 us."""
+        if self._phase is _Phase.REFUSED:  # its linger is shorter than the time between two looks
+            self._due = math.inf
+            before: float | None = super().setTimeout(period)
+            return before
+        before, self.timeOut = self.timeOut, period
+        self._due = math.inf if period is None else time.monotonic() + period
+        return before
+
+    def resetTimeout(self) -> None:
+        """Begins the running deadline anew."""
+        self.setTimeout(self.timeOut)
 
     def allHeadersReceived(self) -> None:
         """The head is complete."""
@@ -148,7 +166,10 @@ class GatewayChannel(HTTPChannel):  # type: ignore[misc]  # Twisted ships no typ
             self.loseConnection()
 
     def check(self, now: float) -> None:
-        """The deadlines of this side are timers of their own."""
+        """Called a few times a second."""
+        if now >= self._due:
+            self._due = math.inf
+            self.timeoutConnection()
 
 
 class _RefusedConnection(Protocol):  # type: ignore[misc]  # Twisted ships no types
