@@ -5,7 +5,7 @@ expires a retention time after its terminal entry.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from msgspec import Struct
@@ -24,7 +24,8 @@ DELIVERY_LIMIT = 8192
 logs.
 """
 
-_OFFSET_AND_TTL = struct.Struct("<II")
+_packers: dict[tuple[int, int, int, int], struct.Struct] = {}
+_MOST_PACKERS = 4096
 
 
 class AppendResult(IntEnum):
@@ -94,9 +95,7 @@ class TokenLog:
                 redis_keys.readers_prefix(shard),
                 redis_keys.delivery_prefix(shard),
             ]
-            calls.append(
-                (indices, ("append", keys, [DELIVERY_LIMIT, b"".join([_packed(appends[i]) for i in indices])]))
-            )
+            calls.append((indices, ("append", keys, [DELIVERY_LIMIT, _pack([appends[i] for i in indices])])))
         return calls
 
     async def publish(self, entries: Sequence[Ended]) -> None:
@@ -186,19 +185,35 @@ class TokenLog:
         return groups
 
 
-def _packed(append: Append) -> bytes:
-    """Return an entry as `append.lua` unpacks it."""
-    entry = append.entry
-    stream_id, entry_id = entry.stream_id.encode(), b"%d-%d" % (entry.epoch, entry.seq)
-    payload, token_ids = codec.encode(entry), codec.pack_token_ids(append.token_ids)
-    return b"%c%b%c%b%b%b%b%b%b" % (
-        len(stream_id),
-        stream_id,
-        len(entry_id),
-        entry_id,
-        len(payload).to_bytes(4, "little"),
-        payload,
-        len(token_ids).to_bytes(4, "little"),
-        token_ids,
-        _OFFSET_AND_TTL.pack(append.token_ids_at * 4, append.log_ttl_seconds),
-    )
+def _pack(appends: Iterable[Append]) -> bytes:
+    """Return entries as `append.lua` unpacks them."""
+    parts: list[bytes] = []
+    for append in appends:
+        entry = append.entry
+        stream_id, entry_id = entry.stream_id.encode(), b"%d-%d" % (entry.epoch, entry.seq)
+        payload, token_ids = codec.encode(entry), codec.pack_token_ids(append.token_ids)
+        lengths = (len(stream_id), len(entry_id), len(payload), len(token_ids))
+        # A format for each combination: entries are much alike, and this takes half the time of putting them together.
+        packer = _packers.get(lengths) or _packer(lengths)
+        parts.append(
+            packer.pack(
+                lengths[0],
+                stream_id,
+                lengths[1],
+                entry_id,
+                lengths[2],
+                payload,
+                lengths[3],
+                token_ids,
+                append.token_ids_at * 4,
+                append.log_ttl_seconds,
+            )
+        )
+    return b"".join(parts)
+
+
+def _packer(lengths: tuple[int, int, int, int]) -> struct.Struct:
+    packer = struct.Struct("<B{}sB{}sI{}sI{}sII".format(*lengths))
+    if len(_packers) < _MOST_PACKERS:
+        _packers[lengths] = packer
+    return packer

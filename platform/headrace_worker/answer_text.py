@@ -12,7 +12,7 @@ from headrace_worker.text_decoder import TextDecoder
 class AnswerText:
     """Tokens in, text out; `has_stops` says whether each token has to be looked at for itself."""
 
-    __slots__ = ("_decoder", "_min_tokens", "_stops", "has_stops", "push_all")
+    __slots__ = ("_decoder", "_min_tokens", "_stops", "has_stops", "push_all", "push_only")
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], sampling: SamplingParams) -> None:
         self._decoder = TextDecoder(tokenizer, prompt_ids)
@@ -21,6 +21,8 @@ class AnswerText:
         self.has_stops = self._stops is not None
         self.push_all = self._decoder.push_all
         """Returns the text that tokens complete; for answers without stop strings."""
+        self.push_only = self._decoder.push
+        """The same for one token."""
 
     def push(self, token_id: int, position: int) -> tuple[str, str | None]:
         """Return the text that this token lets out, and the stop string that it completes."""

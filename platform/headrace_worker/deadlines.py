@@ -21,11 +21,12 @@ class Deadlines:
         self._waiting = waiting
         self._passed = passed
         self._changed = asyncio.Event()
-        self._next_check = math.inf
+        self.next_check = math.inf
+        """The earliest of all deadlines that are known; who has a later one need not call `moved`."""
 
     def moved(self, generation: Generation) -> None:
         """Note a stream's new deadline; only one that is earlier than all others matters."""
-        if generation.deadline < self._next_check:
+        if generation.deadline < self.next_check:
             self._changed.set()
 
     async def run(self) -> None:
@@ -36,8 +37,8 @@ class Deadlines:
             late = [generation for generation in self._waiting() if generation.deadline <= now]
             if late:
                 await self._passed(late)
-            self._next_check = min((generation.deadline for generation in self._waiting()), default=math.inf)
-            pause = None if math.isinf(self._next_check) else self._next_check - time.monotonic()
+            self.next_check = min((generation.deadline for generation in self._waiting()), default=math.inf)
+            pause = None if math.isinf(self.next_check) else self.next_check - time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._changed.wait()

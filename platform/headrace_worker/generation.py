@@ -107,14 +107,19 @@ class Generation(GenerationState):
             self.start()
         if output.cached_tokens:
             self._cached_tokens = output.cached_tokens
-        if output.token_ids:
+        token_ids = output.token_ids
+        if token_ids:
             self.times.token(now)
-            is_last = self._credit.stops_at(self.seq + len(output.token_ids))
-            self.deadline = math.inf if is_last else now + self.request.inter_token_timeout_seconds
-        if output.finish_reason is None and not answer_text.has_stops:
-            self._write(output.token_ids, answer_text.push_all(output.token_ids))
-            return self._end_blocked()
-        return self._feed_carefully(output, answer_text)
+            is_last = self._credit.stops_at(self.seq + len(token_ids))
+            self.deadline = math.inf if is_last else now + self._token_timeout
+        if output.finish_reason is not None or answer_text.has_stops:
+            return self._feed_carefully(output, answer_text)
+        text = answer_text.push_only(token_ids[0]) if len(token_ids) == 1 else answer_text.push_all(token_ids)
+        if self.guard is None:
+            self._emit_delta(token_ids, text)
+            return False
+        self._write(token_ids, text)
+        return self._end_blocked()
 
     def input_passed(self, now: float) -> None:
         """The input was found good: what the engine gave meanwhile may go on its way."""

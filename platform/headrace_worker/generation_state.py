@@ -34,6 +34,7 @@ class GenerationState:
         "_prompt_tokens",
         "_recalled",
         "_text",
+        "_token_timeout",
         "claimed",
         "continuing",
         "deadline",
@@ -91,6 +92,7 @@ class GenerationState:
         """The engine has finished and the guard has not: its last tokens, and the end that waits."""
         self._text: AnswerText | None = None
         """Set by `prepare`."""
+        self._token_timeout = claimed.request.inter_token_timeout_seconds
         self._prompt_tokens = len(claimed.request.prompt_ids) // 4
         self._cached_tokens = 0
         self.times = AnswerTimes(claimed.queue_time)
@@ -135,6 +137,11 @@ class GenerationState:
     def is_stopped(self) -> bool:
         """Whether the engine has come as far as it was told."""
         return self._credit.stops_at(self.seq)
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether it `is_stopped` or would be held: nearly never, and asked with each token."""
+        return self._credit.is_reached(self.seq)
 
     @property
     def is_held(self) -> bool:

@@ -1,5 +1,7 @@
 """One stream's way into its log: what waits, what is under way, what is acknowledged."""
 
+from collections.abc import Iterable
+
 from headrace_wire.messages import AnyLogEntry, Delta, Ended
 from headrace_wire.token_log import Append
 
@@ -79,20 +81,11 @@ class Outbox:
 
     def take(self) -> list[Append]:
         """Move all that is to be sent under way and return it."""
-        if self.again:
-            self.sent = self.again + self.waiting
-            self.again = []
-        else:
-            self.sent = self.waiting
-        self.waiting = []
-        return self.sent
+        return take_all([self])
 
     def acknowledge(self) -> None:
         """What was under way is in the log."""
-        self.kept += self.sent
-        self.sent = []
-        if len(self.kept) >= 2 * KEPT_ENTRIES:
-            del self.kept[:-KEPT_ENTRIES]
+        acknowledge_all([self])
 
     def compare(self, tail: AnyLogEntry) -> bool:
         """Sort what was sent by what the log really holds; what is missing is to be sent again.
@@ -112,6 +105,36 @@ class Outbox:
         """Forget everything; nothing is written any more."""
         self.dropped = True
         self.waiting, self.again, self.sent, self.kept = [], [], [], []
+
+
+def take_all(outboxes: Iterable[Outbox]) -> list[Append]:
+    """Move all that is to be sent of these under way and return it.
+
+    For all at once, as the next: with each token, a call would cost more than what is done in it.
+    """
+    taken: list[Append] = []
+    for outbox in outboxes:
+        sent = outbox.waiting
+        if outbox.again:
+            sent, outbox.again = outbox.again + sent, []
+        outbox.sent = sent
+        outbox.waiting = []
+        taken += sent
+    return taken
+
+
+def acknowledge_all(outboxes: Iterable[Outbox]) -> list[Outbox]:
+    """What was under way of these is in their logs; return those whose end is."""
+    ended: list[Outbox] = []
+    for outbox in outboxes:
+        kept = outbox.kept
+        kept += outbox.sent
+        outbox.sent = []
+        if len(kept) >= 2 * KEPT_ENTRIES:
+            del kept[:-KEPT_ENTRIES]
+        if kept and type(kept[-1].entry) is Ended:
+            ended.append(outbox)
+    return ended
 
 
 def _merged(first: Append, a: Delta, second: Append, b: Delta) -> Append:

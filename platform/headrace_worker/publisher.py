@@ -18,7 +18,7 @@ from headrace_wire.messages import Ended, FinishReason, StreamState, Usage
 from headrace_wire.redis_link import RedisLink
 from headrace_wire.request_queue import RequestQueue
 from headrace_wire.token_log import Append, AppendResult, TokenLog
-from headrace_worker.outbox import Outbox
+from headrace_worker.outbox import Outbox, acknowledge_all, take_all
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,8 @@ class Publisher:
         self._empty = asyncio.Event()
         self._empty.set()
         self._appended = asyncio.Event()
-        """Set, and made anew, by each append that was accepted."""
+        """Set, and made anew, by each append that was accepted while somebody waits for one."""
+        self._is_waited_for = False
         self._endings = asyncio.TaskGroup()
 
     # ---- for generations and the lease
@@ -84,11 +85,18 @@ class Publisher:
         """Queue an entry; it goes out with the next `flush`, at the latest with the next turn of the event loop."""
         if outbox.dropped:
             return
-        outbox.add(append)
+        if outbox.waiting:
+            outbox.add(append)
+        else:
+            outbox.waiting.append(append)
         self._dirty[outbox.stream_id] = outbox
         if not self._is_flush_due:
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self.flush)
+
+    def gather(self) -> None:
+        """Have what is put now wait for `flush`, which the caller calls before the event loop's next turn."""
+        self._is_flush_due = True
 
     def owned(self) -> list[tuple[str, int, int]]:
         """Return (stream id, epoch, tokens logged) of everything that is worked on."""
@@ -113,6 +121,7 @@ class Publisher:
             outbox = self._find(stream_id, epoch)
             if outbox is None or not (outbox.has_work or outbox.sent):
                 return
+            self._is_waited_for = True
             await self._appended.wait()
 
     def adopt(self, outbox: Outbox, ended: Ended) -> None:
@@ -145,7 +154,7 @@ class Publisher:
             return
         self._dirty = {}
         self._under_way = under_way = list(dirty.values())
-        appends = [append for outbox in under_way for append in outbox.take()]
+        appends = take_all(under_way)
         link.send(
             [self._functions.command(call) for _, call in self._token_log.append_calls(appends)],
             self._answered,
@@ -158,15 +167,8 @@ class Publisher:
             self._break(problem)
             return
         self._failures = 0
-        self._appended.set()
-        self._appended = asyncio.Event()
-        ended = []
-        for outbox in under_way:
-            outbox.acknowledge()
-            if outbox.ended is not None:
-                ended.append(outbox)
-        if ended:
-            self._finish_all(ended)
+        self._tell_appended()
+        self._finish_all(acknowledge_all(under_way))
         if self._dirty:
             self.flush()
 
@@ -243,8 +245,13 @@ class Publisher:
         if self._dirty.get(outbox.stream_id) is outbox:
             del self._dirty[outbox.stream_id]
         self._close(outbox)
-        self._appended.set()
-        self._appended = asyncio.Event()
+        self._tell_appended()
+
+    def _tell_appended(self) -> None:
+        if self._is_waited_for:
+            self._appended.set()
+            self._appended = asyncio.Event()
+            self._is_waited_for = False
 
     def _close(self, outbox: Outbox) -> None:
         if self._outboxes.get(outbox.stream_id) is outbox:

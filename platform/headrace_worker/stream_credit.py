@@ -4,23 +4,28 @@
 class StreamCredit:
     """Positions of tokens; 0 stands for no limit (DESIGN 3.4: generated - held back - acknowledged <= window)."""
 
-    __slots__ = ("_engine", "reader", "told")
+    __slots__ = ("engine", "reader", "told")
 
     def __init__(self, reader: int) -> None:
         self.reader = reader
         """Up to which the reader lets it generate."""
         self.told = 0
         """Of the last token whose text, and all before it, is in the log: what follows is held back."""
-        self._engine = 0
+        self.engine = 0
+        """Up to which the engine was told to go."""
 
     @property
     def is_used_up(self) -> bool:
         """Whether the reader has to take more before anything is generated."""
         return 0 < self.reader <= self.told
 
+    def is_reached(self, position: int) -> bool:
+        """Whether the reader, or an engine that has come to this position, has come as far as it may."""
+        return 0 < self.reader <= self.told or 0 < self.engine <= position
+
     def stops_at(self, position: int) -> bool:
         """Whether an engine that has come to this position goes no further, by what it was told."""
-        return 0 < self._engine <= position
+        return 0 < self.engine <= position
 
     def take(self, seq: int, *, limit: int) -> int:
         """Return what an engine that has come to `seq` is to be told, where that is more than it was; else 0.
@@ -30,7 +35,7 @@ class StreamCredit:
         """
         credit = self.reader + seq - self.told if self.reader else 0
         credit = min(credit, limit) if credit and limit else credit or limit
-        if credit <= self._engine:
+        if credit <= self.engine:
             return 0
-        self._engine = credit
+        self.engine = credit
         return credit

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from redis.exceptions import RedisError
 
@@ -12,7 +13,7 @@ from headrace_wire.functions import Functions
 from headrace_wire.messages import StreamError
 from headrace_wire.prefix_index import PrefixIndex
 from headrace_wire.request_queue import Claimed, RequestQueue
-from headrace_wire.token_log import Append, TokenLog
+from headrace_wire.token_log import TokenLog
 from headrace_worker.checkpoint_disposal import CheckpointDisposal
 from headrace_worker.config import HoldLimits
 from headrace_worker.deadlines import Deadlines
@@ -124,16 +125,12 @@ class Streams:
             incarnation=owner,
             log_ttl_seconds=claimed.request.log_ttl_seconds,
         )
-        publisher = self.publisher
-
-        def emit(append: Append) -> None:
-            publisher.put(outbox, append)
-
         before = self._live.get(claimed.stream_id)
         if before is not None:  # given back a moment ago, and here again before we had forgotten it
             self._forget(before)
-        publisher.open(outbox)
+        self.publisher.open(outbox)
         info = self._starter.info
+        emit = partial(self.publisher.put, outbox)
         generation = Generation(claimed, owner=owner, emit=emit, traits=info.traits if info else EXACT_ENGINE)
         self._live[claimed.stream_id] = generation
         self._metrics.claimed(claimed)
@@ -145,17 +142,32 @@ class Streams:
 
     def feed(self, outputs: Sequence[EngineOutput]) -> None:
         """Take one batch of engine outputs; all entries that it makes go into one append."""
-        now = time.monotonic()
-        requests = self._requests
-        tokens, to_abort = 0, []
         raised: dict[str, int] = {}
+        to_abort: list[str] = []
+        self.publisher.gather()
+        try:
+            tokens = self._feed_each(outputs, raised, to_abort)
+        finally:
+            self.publisher.flush()
+        self._metrics.generated(tokens)
+        self._starter.credit(raised)
+        if to_abort:
+            self._abort(to_abort)
+
+    def _feed_each(self, outputs: Sequence[EngineOutput], raised: dict[str, int], to_abort: list[str]) -> int:
+        """Give generations what the engine has for them; return how many tokens that is.
+
+        `raised` gets what the engine is to be told of their credit, `to_abort` whom it must stop without knowing it.
+        """
+        now, tokens = time.monotonic(), 0
+        requests, deadlines = self._requests, self._deadlines
         for output in outputs:
             generation = requests.get(output.request_id)
             if generation is None:
                 continue
             tokens += len(output.token_ids)
             try:
-                if generation.feed(output, now):  # it must stop, and the engine does not know
+                if generation.feed(output, now):
                     to_abort.append(output.request_id)
             except Exception:  # one stream's trouble is not the others'
                 log.exception("failed on an output stream_id=%s", generation.stream_id)
@@ -163,29 +175,27 @@ class Streams:
                 to_abort.append(output.request_id)
             if generation.ended is not None:
                 self._retire(generation)
-            elif (credit := self._moved(generation, now)) > 0:
-                raised[output.request_id] = credit
+            elif generation.is_at_limit:
+                self._moved(generation, now, raised)
+            elif generation.deadline < deadlines.next_check:
+                deadlines.moved(generation)
             if generation.guard is not None:
                 self._judging.consider(generation)
             if self._starter.is_careful or generation.claimed.attempt > 1:
                 self._came_forward(generation, len(output.token_ids))
-        self.publisher.flush()
-        self._metrics.generated(tokens)
-        self._starter.credit(raised)
-        if to_abort:
-            self._abort(to_abort)
+        return tokens
 
-    def _moved(self, generation: Generation, now: float, *, is_judged: bool = False) -> int:
-        """See to a stream that has got further; return what its engine is to be told of its credit, or 0."""
+    def _moved(self, generation: Generation, now: float, raised: dict[str, int], *, is_judged: bool = False) -> None:
+        """See to a stream that has got further; `raised` gets what its engine is to be told of its credit."""
         if generation.is_held:
             self._hold(generation, now)
-            return 0
+            return
         was_stopped = generation.is_stopped
-        credit = generation.take_credit() if was_stopped or is_judged else 0
-        if credit and was_stopped:
-            generation.resumed(now)
+        if (was_stopped or is_judged) and (credit := generation.take_credit()):
+            raised[generation.request_id] = credit
+            if was_stopped:
+                generation.resumed(now)
         self._deadlines.moved(generation)
-        return credit
 
     def cancel(self, reasons: Mapping[str, str]) -> None:
         """Stop streams that their clients cancelled; the end is written when the engine has stopped them."""
@@ -302,8 +312,10 @@ class Streams:
             self._requests.pop(generation.request_id, None)
             self._abort([generation.request_id])
             self._retire(generation)
-        elif credit := self._moved(generation, time.monotonic(), is_judged=True):
-            self._starter.credit({generation.request_id: credit})
+        else:
+            raised: dict[str, int] = {}
+            self._moved(generation, time.monotonic(), raised, is_judged=True)
+            self._starter.credit(raised)
         self._judging.consider(generation)
 
     # ---- ending

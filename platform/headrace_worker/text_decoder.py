@@ -18,7 +18,7 @@ _INVALID_PREFIX = "Invalid prefix encountered"
 class TextDecoder:
     """Decodes one stream. Special tokens have no text."""
 
-    __slots__ = ("_context", "_pending", "_stream", "_tokenizer")
+    __slots__ = ("_context", "_pending", "_step", "_tokenizer")
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = ()) -> None:
         """Decode what follows `prompt_ids`: after a prompt, a first word keeps its space (SentencePiece drops it)."""
@@ -26,7 +26,7 @@ class TextDecoder:
         tail = list(prompt_ids[-PROMPT_TAIL:])
         if tokenizer.decode(tail, skip_special_tokens=True).endswith("\N{REPLACEMENT CHARACTER}"):
             tail = []  # a prompt cut in mid-character: its bytes must not become part of the answer
-        self._stream = DecodeStream(ids=tail, skip_special_tokens=True)
+        self._step = DecodeStream(ids=tail, skip_special_tokens=True).step
         self._context = tail
         """Ids of the last piece that had text: what `flush` needs to tell new text from old."""
         self._pending: list[int] = []
@@ -34,16 +34,20 @@ class TextDecoder:
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; empty while a character is incomplete."""
-        self._pending.append(token_id)
         try:
-            text: str | None = self._stream.step(self._tokenizer, token_id)
+            text: str | None = self._step(self._tokenizer, token_id)
         except Exception as error:
             if not str(error).startswith(_INVALID_PREFIX):
                 raise
+            self._pending.append(token_id)
             return self._restart()
         if not text:
+            self._pending.append(token_id)
             return ""
-        self._context, self._pending = self._pending, []
+        if self._pending:
+            self._context, self._pending = [*self._pending, token_id], []
+        else:
+            self._context = [token_id]
         return text
 
     def push_all(self, token_ids: Sequence[int]) -> str:
@@ -65,5 +69,5 @@ class TextDecoder:
         # Some tokenizers give text that does not grow with the ids when bytes are invalid (vllm#17448): say what is
         # there and start anew after it.
         text = self.flush()
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._step = DecodeStream(skip_special_tokens=True).step
         return text
