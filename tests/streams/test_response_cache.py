@@ -14,7 +14,7 @@ from apps.streams.services import (
     stream_leave,
 )
 from headrace_wire import redis_keys
-from headrace_wire.errors import RateLimitError
+from headrace_wire.errors import InsufficientQuotaError, RateLimitError
 from headrace_wire.functions import Reply
 from headrace_wire.guard_policy import (
     FailureMode,
@@ -36,7 +36,7 @@ from headrace_wire.messages import (
 )
 from headrace_wire.request_queue import Idempotency
 from headrace_wire.response_cache_terms import ResponseCacheTerms, StaticRule
-from headrace_wire.snapshot import QuotaConfig, QuotaScope
+from headrace_wire.snapshot import BudgetDuration, QuotaConfig, QuotaScope
 from headrace_wire.token_log import Append
 from headrace_wire.usage_events import AnswerSource
 from tests.support.snapshots import TENANT_A, TENANT_B, simulated
@@ -340,6 +340,14 @@ async def test_max_age_and_ttl(desk: Desk) -> None:
     assert await desk.gateway.redis.pttl(key) <= 100_000
 
 
+async def test_a_ttl_of_nothing_keeps_nothing(desk: Desk) -> None:
+    started = await desk.ask(controls=CacheControls(ttl_seconds=0.5))
+    (claimed,) = await desk.claim()
+    assert not await desk.gateway.redis.hexists(redis_keys.stream_key(claimed.stream_id), "keep")
+    await desk.answer(claimed)
+    assert await desk.read(started) == TEXT
+
+
 # ---- quotas
 
 
@@ -368,6 +376,18 @@ async def test_a_hits_tokens_count_and_are_charged_where_the_policy_says_so(desk
     assert hit.cost_micros == 7 * 1 + 5 * 20
     left: Reply = await desk.gateway.redis.hget(redis_keys.bucket_key("q"), "tpm")
     assert float(left) == pytest.approx(60 - 12 - 12, abs=1)
+
+
+async def test_a_hit_whose_tokens_do_not_fit_is_refused_and_books_nothing(desk: Desk) -> None:
+    await desk.keep(count_tokens=True)
+    await desk.computed()
+    rows = len(await desk.ledger())
+    await desk.configure(quotas=limited(token_budget=11, budget_duration=BudgetDuration.DAY))
+    with pytest.raises(InsufficientQuotaError):
+        await desk.ask()
+    assert len(await desk.ledger()) == rows
+    await desk.configure(quotas=limited(token_budget=12, budget_duration=BudgetDuration.DAY))
+    assert await desk.asked() is CacheWord.HIT
 
 
 async def test_a_room_that_becomes_nearly_full_is_told_once(desk: Desk) -> None:

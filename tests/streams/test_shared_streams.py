@@ -1,21 +1,27 @@
 """Callers of the same static request at the same time: one stream, and each has its own reading, end and bill."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
+from apps.streams.gateway import Gateway
 from apps.streams.services import (
+    CacheControls,
     CacheWord,
     stream_attach,
     stream_cancel,
+    stream_leave,
 )
+from headrace_wire import redis_keys
 from headrace_wire.api_key import ApiKeyToken
-from headrace_wire.errors import InvalidApiKeyError, StreamCancelledError
+from headrace_wire.errors import InvalidApiKeyError, StreamCancelledError, StreamNotFoundError
 from headrace_wire.messages import (
     FinishReason,
     StreamState,
 )
+from headrace_wire.snapshot import DetachedPolicy
 from headrace_wire.usage_events import AnswerSource
 from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, api_key
 
@@ -68,6 +74,27 @@ async def test_the_last_caller_that_leaves_stops_the_engine(desk: Desk) -> None:
     await desk.cancelled(claimed.stream_id)
 
 
+async def test_a_cancel_after_everybody_else_has_left_stops_the_engine_at_once(desk: Desk) -> None:
+    host, rider = await desk.ask(can_return=True), await desk.ask()
+    (claimed,) = await desk.claim()
+    desk.leave(rider)
+    await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=host.stream_id, reason="client")
+    with pytest.raises(StreamCancelledError):
+        await asyncio.wait_for(host.subscription.next(), PATIENCE)
+    tenant = caller(desk.gateway).tenant
+    assert tenant.detached_policy is DetachedPolicy.FINISH
+    stream_leave(gateway=desk.gateway, tenant=tenant, subscription=host.subscription)
+    await desk.cancelled(claimed.stream_id)
+
+
+async def test_a_caller_that_wants_an_answer_of_its_own_gets_one_beside_a_running_one(desk: Desk) -> None:
+    host, own = await desk.ask(), await desk.ask(controls=CacheControls(no_cache=True))
+    assert own.cache.word is CacheWord.MISS
+    for claimed in await desk.claim():
+        await desk.answer(claimed)
+    assert await desk.read(host) == await desk.read(own) == TEXT
+
+
 async def test_a_request_after_a_cancel_has_a_stream_of_its_own(desk: Desk) -> None:
     first = await desk.ask()
     (claimed,) = await desk.claim()
@@ -108,6 +135,8 @@ async def test_a_failure_is_everybodys_and_is_charged_to_nobody_else(desk: Desk)
         await desk.read(started)
     shared = next(event for event in await desk.ledger() if event.source is AnswerSource.SHARED)
     assert (shared.state, shared.completion_tokens) == (StreamState.FAILED, 0)
+    left = [key async for key in desk.gateway.redis.scan_iter(redis_keys.flight_key(TENANT_A, "*"))]
+    assert left == []
     assert await desk.asked() is CacheWord.MISS, "nobody is given a failed stream"
 
 
@@ -125,3 +154,49 @@ async def test_a_key_that_is_revoked_ends_nobody_elses_reading(desk: Desk) -> No
     await desk.end(claimed)
     assert await desk.read(rider, key=other) == TEXT
     assert await desk.cancel_of(claimed.stream_id) is None
+
+
+@pytest.fixture
+async def elsewhere(desk: Desk, redis_url: str) -> AsyncIterator[Gateway]:
+    """Another gateway of the same installation."""
+    other = Gateway(redis_url=redis_url, secret_key="test")
+    await other.start()
+    yield other
+    await other.stop()
+
+
+async def test_callers_at_two_gateways_share_a_stream(desk: Desk, elsewhere: Gateway) -> None:
+    host, rider = await desk.ask(), await desk.ask(gateway=elsewhere)
+    (claimed,) = await desk.claim()
+    await desk.answer(claimed)
+    assert await desk.read(host) == await desk.read(rider, gateway=elsewhere) == TEXT
+
+
+@pytest.mark.parametrize("who", ["host", "rider"])
+async def test_a_cancel_is_heard_where_the_caller_reads_and_nowhere_else(
+    desk: Desk, elsewhere: Gateway, who: str
+) -> None:
+    host, rider = await desk.ask(), await desk.ask(gateway=elsewhere)
+    (claimed,) = await desk.claim()
+    await desk.write(claimed)
+    mine, other = (desk.gateway, elsewhere) if who == "host" else (elsewhere, desk.gateway)
+    quitter, stayer = (host, rider) if who == "host" else (rider, host)
+    await stream_cancel(gateway=other, tenant_id=TENANT_A, stream_id=quitter.stream_id, reason="client")
+    with pytest.raises(StreamCancelledError):
+        await desk.read(quitter, gateway=mine)
+    assert await desk.cancel_of(claimed.stream_id) is None
+    await desk.end(claimed)
+    assert await desk.read(stayer, gateway=other) == TEXT
+
+
+async def test_another_tenant_can_neither_cancel_nor_read_what_a_caller_was_given(desk: Desk) -> None:
+    host, rider = await desk.ask(), await desk.ask()
+    (claimed,) = await desk.claim()
+    for started in (host, rider):
+        with pytest.raises(StreamNotFoundError):
+            await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_B, stream_id=started.stream_id, reason="client")
+        stranger = caller(desk.gateway, of=TENANT_B)
+        with pytest.raises(StreamNotFoundError):
+            await stream_attach(gateway=desk.gateway, caller=stranger, stream_id=started.stream_id, after=0)
+    await desk.answer(claimed)
+    assert await desk.read(host) == await desk.read(rider) == TEXT

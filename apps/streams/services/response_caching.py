@@ -97,7 +97,7 @@ class Consulted(Struct, frozen=True):
             counted_terms(terms, self.policy),
             self.policy.count_tokens,
             may_ride=not self.controls.no_cache,
-            may_keep=not self.controls.no_store,
+            may_keep=not self.controls.no_store and self.order.ttl_seconds > 0,
         )
 
 

@@ -40,7 +40,7 @@ define('admit', function(keys, args)
     'admitted_ms', int(now), 'deadline_ms', int(deadline), 'attempts', '0', 'log_ttl_ms', args[8], 'credit', args[9],
     'window', args[9],
     'reserved', quotas_reserve(terms, writes, now), 'band', band, 'weight', terms[7], 'prompt', terms[1])
-  if args[15] and args[15] ~= '' then redis.call('HSET', record, 'keep', args[15]) end
+  if args[15] and args[15] ~= '' then redis.call('HSET', record, 'keep', args[15], 'flight', keys[5]) end
   redis.call('PEXPIRE', record, args[7])
   if #caps > 0 then redis.call('HSET', record, 'caps', cmsgpack.pack(caps)) end
   local prefers, holder = false, nil

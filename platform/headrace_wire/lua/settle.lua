@@ -8,7 +8,7 @@
 -- Returns 1, or 0 when the caller is not the owner or the stream has ended already (nothing is changed).
 define('settle', function(keys, args)
   local f = redis.call('HMGET', keys[1], 'epoch', 'state', 'reserved', 'tenant', 'deployment', 'admitted_ms', 'band', 'weight',
-    'charged', 'owner', 'keep')
+    'charged', 'owner', 'keep', 'flight')
   if f[1] ~= args[2] or TERMINAL[f[2]] then return 0 end
   local now = now_ms()
   local prompt, cached, completion = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
@@ -38,6 +38,8 @@ define('settle', function(keys, args)
       redis.call('RPUSH', keys[7], args[1])
       redis.call('LTRIM', keys[7], -4096, -1)
       redis.call('PEXPIRE', keys[7], 60000)
+    elseif f[12] and redis.call('GET', f[12]) == args[1] then
+      redis.call('DEL', f[12])
     end
   end
   redis.call('XADD', keys[3], '*', 'stream', args[1], 'tenant', f[4] or '', 'key', payer[1], 'user', payer[2],
