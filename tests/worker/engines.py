@@ -159,7 +159,8 @@ def engine_processes() -> list[psutil.Process]:
 def contract_deployment(kind: str, tiny_model: Callable[[], Path]) -> DeploymentConfig:
     """Return a small deployment: few slots, and a KV cache for a few long requests."""
     if kind.startswith("simulated"):
-        arguments = {"ttft_ms": 2, "tpot_ms": 1, "kv_tokens": KV_TOKENS, "process": kind == "simulated-process"}
+        is_process = kind == "simulated-process"
+        arguments = {"ttft_ms": 2, "tpot_ms": 1, "kv_tokens": KV_TOKENS, "block_tokens": 32, "process": is_process}
         return simulated("sim", engine_args=arguments, max_num_seqs=SLOTS, max_model_len=MAX_MODEL_LEN)
     return DeploymentConfig(
         id="tiny",

@@ -226,6 +226,21 @@ async def test_nothing_that_is_done_to_a_request_changes_its_answer(bench: Engin
     bench.engine.limit(SLOTS)
 
 
+async def test_finds_again_what_it_has_computed_for_the_same_salt_alone(bench: EngineBench) -> None:
+    """Whole blocks of 32 of the prompt and of the answer; the last token is always computed."""
+    first = prompt(200, 100)
+    cold = await bench.submit(first, cache_salt="ours")
+    (answer,) = await bench.finished(cold)
+    warm = await bench.submit(first, cache_salt="ours")
+    foreign = await bench.submit(first, cache_salt="another tenant's")
+    next_turn = await bench.submit([*first, *answer, *prompt(201)], cache_salt="ours")
+    await bench.finished(warm, foreign, next_turn)
+    cached = bench.cached_tokens
+    assert (cached[cold], cached[warm], cached[foreign]) == (0, 96, 0)
+    assert cached[next_turn] == 128, "100 of the prompt, and 28 of the answer"
+    assert KV_TOKENS <= bench.info.cache_tokens <= KV_TOKENS + 32
+
+
 @pytest.mark.parametrize("bench", [ENGINES[2]], indirect=True)
 async def test_all_held_costs_no_processor_time(bench: EngineBench) -> None:
     requests = [await bench.submit(prompt(100 + i), credit=4) for i in range(SLOTS)]
