@@ -27,7 +27,9 @@ REPORT_SECONDS = 0.25
 """Between two reports at least. A claim has noted already what its stream computes."""
 MOST_BLOCKS = 65_536
 """Blocks that are kept account of: 2 million tokens."""
-_UNTOLD_MOST = 1024
+ALONE_SECONDS = 1.0
+"""Between two looks whether another worker has come."""
+UNTOLD_BYTES = 16 * 2**20
 """Prompts that wait for the next report; of more, the oldest are forgotten."""
 
 
@@ -47,7 +49,8 @@ class HeldPrefixes:
         self._metrics = metrics
         self._capacity = 0
         self._blocks: OrderedDict[bytes, None] = OrderedDict()
-        self._untold: deque[_Computed] = deque(maxlen=_UNTOLD_MOST)
+        self._untold: deque[_Computed] = deque()
+        self._untold_bytes = 0
         self._added: dict[bytes, None] = {}
         self._removed: dict[bytes, None] = {}
         self._must_say_all = True
@@ -58,6 +61,7 @@ class HeldPrefixes:
         self._capacity = min(cache_tokens // BLOCK_TOKENS, MOST_BLOCKS)
         self._blocks.clear()
         self._untold.clear()
+        self._untold_bytes = 0
         self._must_say_all = True
         self._changed.set()
 
@@ -78,10 +82,16 @@ class HeldPrefixes:
 
     def _put(self, computed: _Computed) -> None:
         self._untold.append(computed)
+        self._untold_bytes += len(computed.prompt_ids)
+        while self._untold_bytes > UNTOLD_BYTES:
+            self._untold_bytes -= len(self._untold.popleft().prompt_ids)
         self._changed.set()
 
     async def report(self, incarnation: str, *, deployment: str, lease_seconds: float) -> None:
-        """Tell the index until cancelled; first everything, for a new incarnation has told nothing yet."""
+        """Tell the index until cancelled; first everything, for a new incarnation has told nothing yet.
+
+        Nobody needs it while this is the deployment's only worker: what was computed is not even hashed then.
+        """
         tell = partial(self._index.report, incarnation, deployment=deployment, lease_seconds=lease_seconds)
         self._must_say_all = True
         self._changed.set()
@@ -89,6 +99,9 @@ class HeldPrefixes:
             await self._changed.wait()
             self._changed.clear()
             try:
+                if self._must_say_all and await tell() is None:
+                    await asyncio.sleep(ALONE_SECONDS)
+                    continue
                 await self._take_untold(deployment)
                 await self._say(tell)
             except RedisError as error:
@@ -98,9 +111,11 @@ class HeldPrefixes:
             await asyncio.sleep(REPORT_SECONDS)
 
     async def _take_untold(self, deployment: str) -> None:
-        taken = [self._untold.popleft() for _ in range(len(self._untold))]
-        answers = await self._log.token_ids_of([one.stream_id for one in taken if one.stream_id])
-        for one in taken:
+        count = len(self._untold)  # more may come while we wait
+        answers = await self._log.token_ids_of([one.stream_id for one in self._untold if one.stream_id])
+        for _ in range(min(count, len(self._untold))):
+            one = self._untold.popleft()
+            self._untold_bytes -= len(one.prompt_ids)
             # The newest token's own computation was never needed.
             answer = pack_token_ids(answers.pop(one.stream_id, [])[:-1])
             self._use(prefix_hashes(one.salt, deployment, one.prompt_ids + answer)[:MAX_BLOCKS])
@@ -118,10 +133,10 @@ class HeldPrefixes:
     async def _say(self, tell: Callable[..., Awaitable[int | None]]) -> None:
         """Report what has changed; `tell` is the index's call."""
         count: int | None
-        if not self._must_say_all:
-            count = await tell(added=list(self._added), removed=list(self._removed))
-        elif (count := await tell()) is not None:  # only asked: alone, it need not send everything, which may be much
+        if self._must_say_all:
             count = await tell(added=list(self._blocks), is_all=True)
+        else:
+            count = await tell(added=list(self._added), removed=list(self._removed))
         self._added.clear()
         self._removed.clear()
         # Fewer than ours: Redis has lost some. (More are of claims that we have not taken account of yet.)
