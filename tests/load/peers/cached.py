@@ -34,7 +34,7 @@ class CachedLoad(Struct, frozen=True):
     connections: int = 64
     seconds: float = 5.0
     """That all connections ask for one answer after another."""
-    ttft_ms: float = 300.0
+    ttft_ms: float = 2000.0
     """The engine's own: an answer that it had a part in is seen at once."""
 
 
@@ -136,9 +136,9 @@ async def _pass(load: CachedLoad, arm: Arm) -> CachedFigures:
 
         await asyncio.gather(*map(keep_asking, clients))
         seconds, used = time.perf_counter() - began, gateway.take()["gateway"]
-    slowest = max([*plain, *streamed])
-    if sum(one > load.ttft_ms / 1000 for one in (*plain, *streamed)) > load.answers // 100:
-        raise AnswerFailedError(f"{arm.name} had answers computed anew: one took {slowest:.3f} s")
+    slowest = max([*plain, *streamed, *many])
+    if slowest > load.ttft_ms / 1000:
+        raise AnswerFailedError(f"{arm.name} had an answer computed anew: it took {slowest:.3f} s")
     return CachedFigures(
         arm.name,
         Spread.of_seconds(plain),
