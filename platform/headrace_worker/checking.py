@@ -16,7 +16,7 @@ from headrace_wire.engine_check import EngineCheck, encode_check
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from headrace_worker.config import prepare_vllm_environment
 from headrace_worker.engine import EngineDeadError, EngineRefusedError
-from headrace_worker.simulated_core import SimulatedArgs
+from headrace_worker.simulated_config import SimulatedArgs
 
 _NICENESS = 10
 """Streams of the same machine go first."""

@@ -24,7 +24,8 @@ from headrace_worker.engine import (
     RequestRefusedError,
 )
 from headrace_worker.registration import model_assets
-from headrace_worker.simulated_core import CoreConfig, SimulatedArgs, SimulatedCore
+from headrace_worker.simulated_config import CoreConfig, SimulatedArgs
+from headrace_worker.simulated_core import SimulatedCore
 from headrace_worker.simulated_process import SimulatedProcess
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from msgspec import Struct
 from headrace_wire.parent_death import die_with_parent
 from headrace_worker.config import child_environment
 from headrace_worker.engine import Deliver, EngineDeadError, EngineOutput, EngineRequest, EngineStats
-from headrace_worker.simulated_core import CoreConfig, SimulatedCore
+from headrace_worker.simulated_config import CoreConfig
+from headrace_worker.simulated_core import SimulatedCore
 
 ANSWER_SECONDS = 10.0
 

@@ -18,7 +18,8 @@ import msgspec
 
 from headrace_wire.messages import SamplingParams
 from headrace_worker.engine import EngineOutput, EngineRequest
-from headrace_worker.simulated_core import CoreConfig, SimulatedCore
+from headrace_worker.simulated_config import CoreConfig
+from headrace_worker.simulated_core import SimulatedCore
 from headrace_worker.simulated_tokenizer import WORDS
 
 HOST = "127.0.0.1"
