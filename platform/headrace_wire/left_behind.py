@@ -48,11 +48,11 @@ class LeftBehind:
             stream_ids = alive[begin : begin + STREAMS_AT_ONCE]
             async with self._redis.pipeline(transaction=False) as pipe:
                 for stream_id in stream_ids:
-                    pipe.sismember(redis_keys.readers_key(stream_id), gateway)
+                    pipe.get(redis_keys.readers_key(stream_id))
                     pipe.hmget(redis_keys.stream_key(stream_id), ["request", "credit"])
                 rows: list[Reply] = await pipe.execute()
-            for was_reader, (request, credit) in zip(rows[::2], rows[1::2], strict=True):
-                if was_reader and request:
+            for readers, (request, credit) in zip(rows[::2], rows[1::2], strict=True):
+                if request and gateway.encode() in (readers or b"").split():
                     unread.append(UnreadStream(codec.decode_request(request), int(credit or 0)))
         return unread
 

@@ -398,12 +398,15 @@ def token_ids_key(stream_id: str, shard: int = 0) -> str:
 
 
 def readers_prefix(shard: int = 0) -> str:
-    """Common start of all reader sets of a shard."""
-    return f"{_log_tag(shard)}:readers:"
+    """Common start of the readers of all streams of a shard."""
+    return f"{_log_tag(shard)}:read-by:"
 
 
 def readers_key(stream_id: str, shard: int = 0) -> str:
-    """Gateways that want a stream delivered. Owner: gateways. SET of gateway incarnations, TTL as the log."""
+    """Gateways that want a stream delivered.
+
+    Owner: gateways. STRING, gateway incarnations with a space between them, TTL as the log.
+    """
     return readers_prefix(shard) + stream_id
 
 

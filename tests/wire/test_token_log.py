@@ -103,6 +103,27 @@ async def test_attached_gateways_get_what_follows_and_dead_ones_cost_nothing(wir
     assert len(await wire.delivered("gateway-b")) == 1
 
 
+async def test_streams_with_different_readers_in_one_step(wire: Wire) -> None:
+    """Each gateway gets what it reads, in the order of the log, however often it says that it does."""
+    a, b, nobodys = [await opened(wire) for _ in range(3)]
+    await wire.queue.enlist("gateway-b", lease_seconds=60, channels=[redis_keys.delivery_key("gateway-b")])
+    for _ in range(2):
+        assert await wire.log.attach(b, "gateway-b")
+    assert await wire.log.detach(nobodys, GATEWAY) == 0
+    entries = [Delta(stream_id, 10, seq, 1, "x") for seq in (1, 2) for stream_id in (a, nobodys, b)]
+    await wire.log.append([Append(entry) for entry in entries])
+    for gateway, read in ((GATEWAY, (a, b)), ("gateway-b", (b,))):
+        delivered = [entry for payload in await wire.delivered(gateway) for entry in codec.decode_log_entries(payload)]
+        for stream_id in read:
+            own = [entry for entry in entries if entry.stream_id == stream_id]
+            assert [entry for entry in delivered if entry.stream_id == stream_id] == own
+        assert len(delivered) == 2 * len(read)
+    assert await wire.log.detach(b, "gateway-dead") == 2
+    assert await wire.log.detach(b, GATEWAY) == 1
+    assert await wire.log.detach(b, "gateway-b") == 0
+    assert not await wire.redis.exists(redis_keys.readers_key(b))
+
+
 async def test_a_batch_over_the_255_limit_of_small_headers_decodes(wire: Wire) -> None:
     a = await opened(wire)
     entries = [Delta(a, 10, seq, 1, "x" * 40) for seq in range(1, 70_001)]

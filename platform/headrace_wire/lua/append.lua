@@ -8,12 +8,13 @@
 -- Returns one integer per entry: 1 accepted; 0 the log is gone; -1 an id as high or higher is there already (ours, when an
 --       answer got lost, or a successor's: read the tail).
 define('append', function(keys, args)
-  local results, by_gateway = {}, {}
+  local results, readers_keys, payloads = {}, {}, {}
+  local log_prefix, ids_prefix, readers_prefix = keys[1], keys[2], keys[3]
   local batch, position = args[2], 1
   while position <= #batch do
     local id, entry_id, payload, token_ids, offset, ttl
     id, entry_id, payload, token_ids, offset, ttl, position = struct.unpack('<I1c0I1c0I4c0I4c0I4I4', batch, position)
-    local log = keys[1] .. id
+    local log = log_prefix .. id
     local added = redis.pcall('XADD', log, 'NOMKSTREAM', entry_id, 'd', payload)
     if type(added) == 'table' and added.err then
       if not string.find(added.err, 'equal or smaller', 1, true) then return added end
@@ -22,20 +23,21 @@ define('append', function(keys, args)
       results[#results + 1] = 0
     else
       results[#results + 1] = 1
-      local ids_key = keys[2] .. id
+      local ids_key = ids_prefix .. id
       if token_ids ~= '' then
         redis.call('SETRANGE', ids_key, offset, token_ids)
         if offset == 0 then redis.call('PEXPIRE', ids_key, redis.call('PTTL', log)) end
       end
       if ttl == 0 then
-        collect(by_gateway, keys[3] .. id, payload)
+        readers_keys[#readers_keys + 1] = readers_prefix .. id
+        payloads[#payloads + 1] = payload
       else
         redis.call('EXPIRE', log, ttl)
         redis.call('EXPIRE', ids_key, ttl)
-        redis.call('EXPIRE', keys[3] .. id, ttl)
+        redis.call('EXPIRE', readers_prefix .. id, ttl)
       end
     end
   end
-  deliver(keys[4], args[1], by_gateway)
+  deliver(keys[4], args[1], readers_keys, payloads)
   return results
 end)

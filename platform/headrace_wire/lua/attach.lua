@@ -6,7 +6,8 @@
 define('attach', function(keys, args)
   local last = redis.call('XREVRANGE', keys[1], '+', '-', 'COUNT', 1)
   if #last == 0 then return '' end
-  redis.call('SADD', keys[2], args[1])
-  redis.call('PEXPIRE', keys[2], math.max(redis.call('PTTL', keys[1]), 1))
+  local others = readers_without(redis.call('GET', keys[2]), args[1])
+  local readers = others == '' and args[1] or others .. ' ' .. args[1]
+  redis.call('SET', keys[2], readers, 'PX', int(math.max(redis.call('PTTL', keys[1]), 1)))
   return last[1][1]
 end)

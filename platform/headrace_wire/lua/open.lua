@@ -6,7 +6,6 @@ define('open', function(keys, args)
   if redis.call('EXISTS', keys[1]) == 1 then return 0 end
   redis.call('XADD', keys[1], '1-0', 'd', args[1])
   redis.call('PEXPIRE', keys[1], args[2])
-  for i = 3, #args do redis.call('SADD', keys[2], args[i]) end
-  if #args > 2 then redis.call('PEXPIRE', keys[2], args[2]) end
+  if #args > 2 then redis.call('SET', keys[2], table.concat(args, ' ', 3), 'PX', args[2]) end
   return 1
 end)

@@ -40,23 +40,41 @@ local function array_header(n)
   return string.char(0xdd, math.floor(n / 16777216) % 256, math.floor(n / 65536) % 256, math.floor(n / 256) % 256, n % 256)
 end
 
--- Hand payloads to the gateways that read the streams: one entry per gateway, ids 1-0, 1-1, ... without gaps, so that a
--- reader sees when it was trimmed. A gateway that is gone has no delivery stream (NOMKSTREAM) and costs nothing.
--- by_gateway: gateway -> list of payloads.
-local function deliver(delivery_prefix, max_length, by_gateway)
-  for gateway, payloads in pairs(by_gateway) do
-    redis.call('XADD', delivery_prefix .. gateway, 'NOMKSTREAM', 'MAXLEN', '~', max_length, '1-*',
-      'd', array_header(#payloads) .. table.concat(payloads))
+-- Who reads a stream stands in one string, gateway incarnations with a space between them: nearly always it is one, and all
+-- streams of an engine step are asked for theirs by one MGET. A set for each would cost as much as the log entry itself.
+
+-- Return the readers without a gateway, and whether it was among them.
+local function readers_without(readers, gateway)
+  local left, was_there = {}, false
+  for each in string.gmatch(readers or '', '%S+') do
+    if each == gateway then was_there = true else left[#left + 1] = each end
   end
+  return table.concat(left, ' '), was_there
 end
 
-local function collect(by_gateway, readers_key, payload)
-  for _, gateway in ipairs(redis.call('SMEMBERS', readers_key)) do
-    local payloads = by_gateway[gateway]
-    if not payloads then
-      payloads = {}
-      by_gateway[gateway] = payloads
+-- One MGET asks for so many keys: Lua passes some 8,000 arguments at most.
+local MOST_KEYS = 1000
+
+-- Hand payloads to the gateways that read their streams. readers_keys and payloads: the same length, a key for each payload.
+-- One entry for all streams that the same gateways read, ids 1-0, 1-1, ... without gaps, so that a reader sees when it was
+-- trimmed. A gateway that is gone has no delivery stream (NOMKSTREAM) and costs nothing.
+local function deliver(delivery_prefix, max_length, readers_keys, payloads)
+  local by_readers = {}
+  for first = 1, #readers_keys, MOST_KEYS do
+    local last = math.min(first + MOST_KEYS - 1, #readers_keys)
+    local found = redis.call('MGET', unpack(readers_keys, first, last))
+    for i = first, last do
+      local readers = found[i - first + 1]
+      if readers then
+        local theirs = by_readers[readers]
+        if theirs then theirs[#theirs + 1] = payloads[i] else by_readers[readers] = { payloads[i] } end
+      end
     end
-    payloads[#payloads + 1] = payload
+  end
+  for readers, theirs in pairs(by_readers) do
+    local entry = array_header(#theirs) .. table.concat(theirs)
+    for gateway in string.gmatch(readers, '%S+') do
+      redis.call('XADD', delivery_prefix .. gateway, 'NOMKSTREAM', 'MAXLEN', '~', max_length, '1-*', 'd', entry)
+    end
   end
 end

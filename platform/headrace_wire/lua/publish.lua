@@ -3,8 +3,11 @@
 -- ARGV  1 delivery length limit (entries), then pairs: stream id · LogEntry (msgpack)
 -- Returns 1.
 define('publish', function(keys, args)
-  local by_gateway = {}
-  for i = 2, #args, 2 do collect(by_gateway, keys[1] .. args[i], args[i + 1]) end
-  deliver(keys[2], args[1], by_gateway)
+  local readers_keys, payloads = {}, {}
+  for i = 2, #args, 2 do
+    readers_keys[#readers_keys + 1] = keys[1] .. args[i]
+    payloads[#payloads + 1] = args[i + 1]
+  end
+  deliver(keys[2], args[1], readers_keys, payloads)
   return 1
 end)
