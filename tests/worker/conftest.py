@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
@@ -31,6 +32,7 @@ from tests.support.environment import child_environment
 from tests.support.processes import Process, free_port
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
 from tests.worker.desk import GATEWAY, WAIT_SECONDS, Desk
+from tests.worker.prompts import prompt_cache
 
 ENGINE_START_SECONDS = 180.0
 
@@ -65,7 +67,6 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         config: ConfigSnapshot | None = None,
         limits: HoldLimits | None = None,
         checkpoints: CheckpointSettings | None = None,
-        start_seconds: float = WAIT_SECONDS,
     ) -> AsyncIterator[Worker]:
         deployment = deployment or simulated("sim")
         await publish_snapshot(desk.redis, config or snapshot(1, deployment))
@@ -82,7 +83,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         worker = Worker(settings, create, WorkerMetrics(CollectorRegistry()))
         task = asyncio.create_task(worker.run())
         try:
-            await _unless_ended(task, desk.worker_in(state, seconds=start_seconds))
+            await _unless_ended(task, desk.worker_in(state))
             yield worker
         finally:
             worker.stop()
@@ -183,11 +184,12 @@ def engine_redis_url() -> Iterator[str]:
 def engine_worker(
     engine_redis_url: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineWorker]:
-    """The session's one real engine, ready."""
+    """The session's one real engine, ready. It has a pinned prompt cache, `tides`."""
 
     async def publish() -> None:
         redis = Redis.from_url(engine_redis_url)
-        await publish_snapshot(redis, snapshot(1, engine_deployment(tiny_model)))
+        config = replace(snapshot(1, engine_deployment(tiny_model)), prompt_caches=[prompt_cache("tides", "tiny")])
+        await publish_snapshot(redis, config)
         await redis.aclose()
 
     asyncio.run(publish())

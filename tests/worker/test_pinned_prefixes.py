@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from apps.deployments.prompt_rendering import build_renderer
 from headrace_wire import codec, redis_keys
+from headrace_wire.fleet import ModelAssets, WorkerState
 from headrace_wire.functions import Reply
 from headrace_wire.messages import ChatTurn, PromptCacheUse
 from headrace_wire.prefill_reports import PrefillReport
@@ -16,25 +17,9 @@ from headrace_wire.prompt_caches import PromptCacheConfig, stable_prefix
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.worker import Worker
 from tests.support.snapshots import simulated, snapshot
-from tests.worker.conftest import ENGINE_START_SECONDS, RunWorker, engine_deployment
+from tests.worker.conftest import RunWorker
 from tests.worker.desk import Desk
-
-SYSTEM = "You answer questions about the tides, in one sentence, and you name your source. " * 12
-
-
-def prompt_cache(name: str, *, deployment: str = "sim", **changes: object) -> PromptCacheConfig:
-    """Return a pinned prompt cache of tenant `t`."""
-    cache = PromptCacheConfig(
-        id=name,
-        tenant_id="t",
-        deployment=deployment,
-        name=name,
-        version=1,
-        messages=(ChatTurn("system", f"{name}: {SYSTEM}"),),
-        pinned=True,
-        cache_salt="salt",
-    )
-    return replace(cache, **changes)
+from tests.worker.prompts import prompt_cache
 
 
 @asynccontextmanager
@@ -42,14 +27,13 @@ async def worker_with(
     run_worker: RunWorker, deployment: DeploymentConfig, *caches: PromptCacheConfig
 ) -> AsyncIterator[Worker]:
     config = replace(snapshot(1, deployment), prompt_caches=list(caches))
-    # vLLM's import stands still for longer than a usual lease.
-    async with run_worker(deployment, config=config, start_seconds=ENGINE_START_SECONDS, lease_seconds=60) as worker:
+    async with run_worker(deployment, config=config) as worker:
         yield worker
 
 
 async def report_of(desk: Desk, cache_id: str) -> PrefillReport | None:
     """Return what the one worker says of a prompt cache."""
-    (info,) = await desk.workers()
+    info = await desk.worker_in(WorkerState.READY)
     raw: Reply = await desk.redis.hget(redis_keys.prefix_warmth_key(cache_id), info.incarnation)
     return codec.decode(raw, PrefillReport) if raw else None
 
@@ -67,6 +51,16 @@ async def test_a_ready_worker_has_computed_those_of_its_deployment(desk: Desk, r
     assert ours is not None
     assert ours.tokens > 300
     assert others == [None, None, None]
+
+
+async def test_each_new_worker_computes_it_before_it_is_ready(desk: Desk, run_worker: RunWorker) -> None:
+    config = replace(snapshot(1, simulated("sim")), prompt_caches=[prompt_cache("ours")])
+    incarnations = set()
+    for _ in range(2):
+        async with run_worker(simulated("sim"), config=config) as worker:
+            incarnations.add(worker._lease.incarnation)
+            assert await report_of(desk, "ours") is not None
+    assert len(incarnations) == 2
 
 
 async def test_no_more_than_half_the_memory_is_filled(desk: Desk, run_worker: RunWorker) -> None:
@@ -88,26 +82,23 @@ async def test_no_more_than_half_the_memory_is_filled(desk: Desk, run_worker: Ru
 
 
 @pytest.mark.engine
-@pytest.mark.filterwarnings("ignore")
-async def test_the_first_request_of_a_new_worker_finds_it(desk: Desk, run_worker: RunWorker, tiny_model: Path) -> None:
-    cache = prompt_cache("tides", deployment="tiny")
-    async with worker_with(run_worker, engine_deployment(tiny_model), cache) as worker:
-        report = await report_of(desk, "tides")
-        assert report is not None
-        assert (report.cached_tokens, report.computed_tokens) == (0, report.tokens)
-        info = worker._host.info
-        assert info is not None
-        assert report.tokens == len(stable_prefix(info.renderer.render, cache.messages))
-        question = [*cache.messages, ChatTurn("user", "When is high tide?")]
-        use = PromptCacheUse("tides", report.tokens)
-        other = await desk.answer(
-            await desk.admit(question, deployment="tiny", cache_salt="of another tenant", tenant_id="u")
-        )
-        ours = await desk.answer(await desk.admit(question, deployment="tiny", prompt_cache=use))
-        assert other.end.usage.cached_tokens == 0
-        assert ours.end.usage.cached_tokens == report.tokens
-        assert (await desk.workers())[0].cache_tokens > 1000
-        counts = await _counts(desk, "tides")
+async def test_the_first_request_that_begins_with_it_finds_it(engine_desk: Desk) -> None:
+    cache, desk = prompt_cache("tides", "tiny"), engine_desk
+    report = await report_of(desk, "tides")
+    assert report is not None
+    assert (report.cached_tokens, report.computed_tokens) == (0, report.tokens)
+    info = await desk.worker_in(WorkerState.READY)
+    raw: Reply = await desk.redis.get(redis_keys.model_assets_key(info.fingerprint))
+    renderer = build_renderer(codec.decode(raw, ModelAssets))
+    assert renderer is not None
+    assert report.tokens == len(stable_prefix(renderer.render, cache.messages)) > 100
+    question = [*cache.messages, ChatTurn("user", "When is high tide?")]
+    use = PromptCacheUse("tides", report.tokens)
+    foreign = await desk.admit(question, deployment="tiny", cache_salt="of another tenant", tenant_id="u")
+    assert (await desk.answer(foreign)).end.usage.cached_tokens == 0
+    ours = await desk.answer(await desk.admit(question, deployment="tiny", prompt_cache=use))
+    assert ours.end.usage.cached_tokens == report.tokens
+    counts = await _counts(desk, "tides")
     assert (counts["requests"], counts["hits"], counts["tokens"]) == (1, 1, report.tokens)
     assert counts["microseconds"] > 0
 
