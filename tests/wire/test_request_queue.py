@@ -9,7 +9,7 @@ from headrace_wire import codec, redis_keys
 from headrace_wire.functions import Functions, Reply
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import Cancel, Credit, StreamState, WarmUp
-from headrace_wire.request_queue import CancelOutcome, GivenBack, LeaseLostError, Reaped, Verdict
+from headrace_wire.request_queue import TOMBSTONE_SECONDS, CancelOutcome, GivenBack, LeaseLostError, Reaped, Verdict
 
 from .conftest import GATEWAY, WORKER, Wire
 
@@ -85,6 +85,16 @@ async def test_settle_happens_once_and_only_by_the_owner(wire: Wire) -> None:
     record = await wire.queue.record(stream_id)
     assert record is not None
     assert record.state is StreamState.FINISHED
+
+
+async def test_the_record_of_an_ended_stream_is_small(wire: Wire) -> None:
+    """It stays for a day: as the table that had the request in it, it would take 1.1 KB."""
+    stream_id, epoch = await claimed_stream(wire)
+    key = redis_keys.stream_key(stream_id)
+    assert await wire.redis.object("encoding", key) == b"hashtable"
+    await wire.queue.settle(stream_id, epoch=epoch, incarnation=WORKER, state=StreamState.FINISHED, log_ttl_seconds=10)
+    assert await wire.redis.object("encoding", key) == b"listpack"
+    assert 0 < await wire.redis.ttl(key) <= 10 + TOMBSTONE_SECONDS
 
 
 async def test_expired_lease_is_final(wire: Wire) -> None:
