@@ -16,6 +16,7 @@ from tests.load import (
     checkpoint_case,
     crowd_case,
     guard_case,
+    prompt_cache_case,
     simulated_case,
     slow_reader_case,
     vllm_case,
@@ -27,6 +28,7 @@ from tests.load.crowd_case import CrowdLoad
 from tests.load.guard_case import GuardLoad
 from tests.load.peers import command as peers
 from tests.load.placement import Placement, going_first, on_core
+from tests.load.prompt_cache_case import PromptCacheLoad
 from tests.load.report import machine, render_table, simulated_rows, write_json
 from tests.load.simulated_case import TRANSPORTS, SimulatedLoad
 from tests.load.slow_reader_case import SlowReaderLoad
@@ -60,9 +62,7 @@ def main(arguments: Sequence[str]) -> int:
             prompts_per_slot=options.prompts_per_slot,
         )
         tables.append(_vllm(vllm_load, options.rounds, content))
-    if options.only in {None, "checkpoints"}:
-        model = options.model or ensure_demo_model(REPOSITORY_ROOT / "var" / "models", progress=_progress)
-        tables.append(_checkpoints(CheckpointLoad(model), options.rounds, content))
+    tables += _prefill_tables(options, content)
     if options.only in {None, "slow"}:
         model = options.model or tiny_model_in(SupportEnvironment.read().cache_dir)
         with going_first(wanted=options.first):
@@ -75,6 +75,19 @@ def main(arguments: Sequence[str]) -> int:
     path = write_json(options.output, content)
     _say("\n\n".join(["", *tables, f"All figures: {path}"]))
     return 0
+
+
+def _prefill_tables(options: argparse.Namespace, content: dict[str, Any]) -> list[str]:
+    """Runs the cases that need a model whose prefill takes its time."""
+    if options.only not in {None, "checkpoints", "prompt-cache"}:
+        return []
+    model = options.model or ensure_demo_model(REPOSITORY_ROOT / "var" / "models", progress=_progress)
+    tables = []
+    if options.only in {None, "checkpoints"}:
+        tables.append(_checkpoints(CheckpointLoad(model), options.rounds, content))
+    if options.only in {None, "prompt-cache"}:
+        tables.append(_prompt_caches(PromptCacheLoad(model), options.rounds, content))
+    return tables
 
 
 def _queue_tables(options: argparse.Namespace, placement: Placement, content: dict[str, Any]) -> list[str]:
@@ -116,6 +129,16 @@ def _checkpoints(load: CheckpointLoad, rounds: int, content: dict[str, Any]) -> 
     content["checkpoints"] = {"load": {**_public(load), "model": load.model.name}, "rounds": measured}
     title = f"KV checkpoints: {load.context_tokens} tokens of context; median [range] of {rounds} rounds"
     return render_table(title, (load.model.name,), checkpoint_case.table_rows(measured))
+
+
+def _prompt_caches(load: PromptCacheLoad, rounds: int, content: dict[str, Any]) -> str:
+    measured = prompt_cache_case.run_rounds(load, rounds=rounds, progress=_progress)
+    content["prompt_caches"] = {"load": {**_public(load), "model": load.model.name}, "rounds": measured}
+    title = (
+        f"A pinned prompt cache of {load.prefix_words} words, and {load.probes} probes of another tenant; "
+        f"median [range] of {rounds} rounds"
+    )
+    return render_table(title, (load.model.name,), prompt_cache_case.table_rows(measured))
 
 
 def _slow_readers(load: SlowReaderLoad, rounds: int, content: dict[str, Any]) -> str:
@@ -168,7 +191,7 @@ def _guard(load: GuardLoad, placement: Placement, rounds: int, content: dict[str
     return render_table(title, [case.name for case in load.cases], guard_case.table_rows(load, measured))
 
 
-def _public(load: VllmLoad | CheckpointLoad | SlowReaderLoad) -> dict[str, Any]:
+def _public(load: VllmLoad | CheckpointLoad | PromptCacheLoad | SlowReaderLoad) -> dict[str, Any]:
     return {name: getattr(load, name) for name in load.__struct_fields__}
 
 
@@ -184,7 +207,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description="Measure Headrace on this machine.")
     parser.add_argument(
         "--only",
-        choices=("sim", "vllm", "checkpoints", "slow", "crowd", "admission", "affinity", "guard", "peers"),
+        choices=(
+            "sim",
+            "vllm",
+            "checkpoints",
+            "prompt-cache",
+            "slow",
+            "crowd",
+            "admission",
+            "affinity",
+            "guard",
+            "peers",
+        ),
         help="one case instead of all",
     )
     parser.add_argument("--rounds", type=int, help="how often each case is measured (default: 3; beside peers, 7)")

@@ -17,6 +17,7 @@ from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from headrace_wire import redis_keys
 from headrace_wire.api_key import ApiKeyToken
 from headrace_wire.guard_policy import GuardAttachment, GuardPolicy, encode_policy, policy_digest
+from headrace_wire.prompt_caches import PromptCacheConfig
 from headrace_wire.snapshot import DeploymentConfig, TenantConfig
 from tests.load.placement import Placement, move_process, on_core
 from tests.support.environment import REPOSITORY_ROOT, child_environment
@@ -24,6 +25,7 @@ from tests.support.processes import Process, free_port
 from tests.support.snapshots import KEY_A, api_key, publish_snapshot, snapshot
 
 HOST = "127.0.0.1"
+SECRET_KEY = "of the bench alone"
 ENGINE_START_SECONDS = 180.0
 
 
@@ -50,6 +52,7 @@ def running_stack(
     workers: int = 1,
     policies: Mapping[str, GuardPolicy] = MappingProxyType({}),
     tenants: Sequence[ApiKeyToken] = (),
+    prompt_caches: Sequence[PromptCacheConfig] = (),
 ) -> Iterator[BenchStack]:
     """Starts everything for one deployment and waits until it serves; the engine child goes to the load's core.
 
@@ -63,7 +66,7 @@ def running_stack(
             REDIS_URL=redis.url,
             DATABASE_URL=f"sqlite:///{folder / 'unused.sqlite3'}",
             HEADRACE_STATE_DIR=str(folder),
-            HEADRACE_SECRET_KEY="of the bench alone",
+            HEADRACE_SECRET_KEY=SECRET_KEY,
             DJANGO_SETTINGS_MODULE="headrace.settings.development",
             HEADRACE_DRAIN_SECONDS="1",
             **variables,
@@ -72,7 +75,7 @@ def running_stack(
         with on_core(placement.system):
             server = cleaning.enter_context(Process(redis.command(), name="redis"))
             server.wait_for_address(str(redis.socket))
-            asyncio.run(_configure(redis.url, deployment, policies, tenants))
+            asyncio.run(_configure(redis.url, deployment, policies, tenants, prompt_caches))
             serving = ("headrace_worker", "--deployment", deployment.name)
             worker, *others = [_start(cleaning, environ, *serving) for _ in range(workers)]
             gateway = _start(cleaning, environ, "headrace.server", "--host", HOST, "--port", str(port))
@@ -96,6 +99,7 @@ async def _configure(
     deployment: DeploymentConfig,
     policies: Mapping[str, GuardPolicy],
     keys: Sequence[ApiKeyToken],
+    prompt_caches: Sequence[PromptCacheConfig],
 ) -> None:
     async with Redis.from_url(redis_url) as redis:
         attachments = []
@@ -107,6 +111,7 @@ async def _configure(
         config = msgspec.structs.replace(
             config,
             guardrails=attachments,
+            prompt_caches=list(prompt_caches),
             tenants=[*config.tenants, *[TenantConfig(id=key.public_id, slug=key.public_id) for key in keys]],
             api_keys=[*config.api_keys, *[api_key(key, key.public_id) for key in keys]],
         )
