@@ -22,6 +22,10 @@ class Renderers:
         """Return the renderer if it is there; None also where this model renders in the worker."""
         return self._ready.get(fingerprint)
 
+    def is_tried(self, fingerprint: str) -> bool:
+        """Say whether it is known if this model can be rendered here."""
+        return fingerprint in self._ready
+
     async def prepare(self, fingerprint: str) -> None:
         """Make sure that the renderer was tried; concurrent callers share one attempt.
 

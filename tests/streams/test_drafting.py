@@ -14,7 +14,7 @@ from apps.streams.config_view import Caller
 from apps.streams.drafts import DraftLine, DraftOff, DraftOffReason
 from apps.streams.gateway import Gateway
 from apps.streams.services import draft_prefill, draft_withdraw, stream_start
-from apps.streams.services.drafting import LIFE_SECONDS, MOST_IN_FLIGHT
+from apps.streams.services.drafting import BUSY_RETRY_SECONDS, LIFE_SECONDS, MOST_IN_FLIGHT
 from headrace_wire import codec, redis_keys
 from headrace_wire.api_key import ApiKeyToken
 from headrace_wire.cache_salt import cache_salt
@@ -211,21 +211,20 @@ async def test_settings_turn_it_off(bench: Bench, changes: dict[str, Any], reaso
 @pytest.mark.parametrize(
     "load",
     [
-        {"num_requests_waiting": 1},
+        {"num_requests_waiting": 2},
         {"num_requests_running": 4},
         {"state": WorkerState.DRAINING},
-        {"fingerprint": "another"},
+        {"fingerprint": "not read yet"},
     ],
-    ids=["waiting", "half full", "draining", "not rendered here"],
+    ids=["waiting", "half full", "draining", "just started"],
 )
 async def test_a_worker_that_has_no_time_is_left_alone(bench: Bench, load: dict[str, Any]) -> None:
     await bench.register(**load)
     off = await bench.draft(TYPED)
-    assert off is not None
-    assert off.reason in {DraftOffReason.BUSY, DraftOffReason.UNSUPPORTED}
+    assert off == DraftOff(DraftOffReason.BUSY, BUSY_RETRY_SECONDS)
     assert await bench.told() == []
-    await bench.register(num_requests_running=4, num_requests_held=1)
-    assert await bench.draft(TYPED) is None, "who is held takes no time"
+    await bench.register(num_requests_running=3, num_requests_held=1, num_requests_waiting=1)
+    assert await bench.draft(TYPED) is None, "who is held takes no time, and one may be a draft"
     assert len(await bench.told()) == 1
 
 
@@ -243,6 +242,13 @@ async def test_of_several_workers_the_one_that_holds_the_history_gets_it(bench: 
     assert len(await bench.told(other)) == 1
     assert await bench.draft(TYPED + TYPED) is None
     assert len(await bench.told(other)) == 3, "and its drafts stay there"
+
+
+async def test_a_model_that_is_rendered_in_its_workers_takes_none(bench: Bench) -> None:
+    assets = ModelAssets("its own", b"", "", max_model_len=4096)
+    await bench.gateway.redis.set(redis_keys.model_assets_key("its own"), codec.encode(assets))
+    await bench.register(fingerprint="its own")
+    assert await bench.draft(TYPED) == DraftOff(DraftOffReason.UNSUPPORTED)
 
 
 async def test_what_was_computed_before_hardly_counts_again(bench: Bench) -> None:

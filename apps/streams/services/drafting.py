@@ -65,11 +65,13 @@ async def draft_prefill(
         InvalidRequestError: the model's template refuses the conversation.
         GuardrailUnavailableError: a policy that applies cannot be had.
     """
-    renderer = gateway.renderers.get(gateway.fleet.fingerprint(deployment.name))
+    fingerprint = gateway.fleet.fingerprint(deployment.name)
+    renderer = gateway.renderers.get(fingerprint)
     if not (caller.tenant.draft_tokens_per_minute and deployment.prefills_drafts):
         return _off(DraftOffReason.DISABLED)
     if renderer is None:
-        return _off(DraftOffReason.UNSUPPORTED if gateway.fleet.ready(deployment.name) else DraftOffReason.BUSY)
+        is_tried = gateway.renderers.is_tried(fingerprint)
+        return _off(DraftOffReason.UNSUPPORTED if is_tried else DraftOffReason.BUSY)
     idle = [worker for worker in gateway.fleet.workers(deployment.name) if _has_time(worker)]
     if not idle:
         return _off(DraftOffReason.BUSY)
@@ -202,12 +204,10 @@ async def _worker(
 
 
 def _has_time(worker: WorkerInfo) -> bool:
-    busy = worker.num_requests_running - worker.num_requests_held
-    return (
-        worker.state is WorkerState.READY
-        and not worker.num_requests_waiting
-        and busy < max(1, worker.max_num_seqs) * BUSY_SHARE
-    )
+    """Say whether there is time for a draft; one request that the engine has may be another draft's."""
+    waiting = worker.num_requests_waiting
+    busy = worker.num_requests_running - worker.num_requests_held + waiting
+    return worker.state is WorkerState.READY and waiting <= 1 and busy < max(2, worker.max_num_seqs * BUSY_SHARE)
 
 
 def _off(reason: DraftOffReason, retry_after_seconds: float | None = None) -> DraftOff:
