@@ -5,7 +5,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -17,10 +17,9 @@ from unfold.decorators import display
 from apps.deployments import services
 from apps.deployments.check_views import check_urls
 from apps.deployments.enums import EngineKind, WorkerState
+from apps.deployments.form_layout import Fieldsets, fieldsets_for
 from apps.deployments.forms import DeploymentForm
 from apps.deployments.models import ModelDeployment, Worker
-from apps.deployments.option_notes import notes_of
-from apps.deployments.presets import PRESETS
 from apps.deployments.warm_up import workers_warm_up
 from apps.tenants.service_admin import ReadOnlyAdmin, ServiceAdmin
 from apps.tenants.services import Actor
@@ -46,75 +45,6 @@ class ModelDeploymentAdmin(ServiceAdmin):
     autocomplete_fields = ("visible_tenants",)
     readonly_fields = ("id", "last_error_text", "last_error_at", "created_at", "updated_at")
     form = DeploymentForm
-    change_form_after_template = "deployments/admin/options.html"
-    presets = PRESETS
-    preset_fields = [preset["fields"] for preset in PRESETS]
-    fieldsets = [
-        (None, {"fields": ["name", "model", "is_active"]}),
-        (
-            _("Engine"),
-            {
-                "fields": ["engine", ("dtype", "quantization"), ("max_model_len", "default_max_tokens")],
-                "description": _(
-                    "Workers that run already take the engine's options over when they are restarted."
-                    " Presets and a check are at the end of this page."
-                ),
-            },
-        ),
-        (
-            _("Batching"),
-            {
-                "fields": [
-                    ("max_num_seqs", "max_num_batched_tokens"),
-                    ("batch_min", "batch_max"),
-                    ("performance_mode", "block_size"),
-                    "batch_dynamic",
-                    "prefills_drafts",
-                ]
-            },
-        ),
-        (
-            _("Memory and GPUs"),
-            {
-                "fields": [
-                    ("gpu_memory_utilization", "gpu_memory_reserve_gib"),
-                    "kv_cache_dtype",
-                    ("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"),
-                ],
-            },
-        ),
-        (
-            _("Speculative decoding"),
-            {
-                "fields": [
-                    "speculation",
-                    ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"),
-                    "draft_model",
-                ],
-            },
-        ),
-        (_("Other engine arguments"), {"fields": ["engine_args"]}),
-        (
-            _("Prices"),
-            {
-                "fields": [("prompt_price", "cached_price", "completion_price")],
-                "description": _("Money per million tokens, for budgets and the usage ledger. Zero: free."),
-            },
-        ),
-        (_("Access"), {"fields": ["is_restricted", "visible_tenants"]}),
-        (
-            _("Waiting and deadlines"),
-            {
-                "fields": [
-                    ("queue_limit", "queue_timeout_seconds"),
-                    ("ttft_timeout_seconds", "inter_token_timeout_seconds"),
-                    "warm_up_seconds",
-                ]
-            },
-        ),
-        (_("Trouble"), {"fields": ["last_error_text", "last_error_at"]}),
-        (_("Record"), {"fields": [("id", "created_at", "updated_at")], "classes": ["collapse"]}),
-    ]
 
     class Media:
         js = ("deployments/engine_options.js",)
@@ -124,17 +54,10 @@ class ModelDeploymentAdmin(ServiceAdmin):
         """Adds the check."""
         return [*check_urls(self), *super().get_urls()]
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """Says what the stored options cost."""
-        row = self.get_object(request, object_id) if object_id else None
-        notes = {"option_notes": notes_of(row)} if row is not None else {}
-        return super().changeform_view(request, object_id, form_url, {**notes, **(extra_context or {})})
+    def get_fieldsets(self, request: HttpRequest, obj: ModelDeployment | None = None) -> Fieldsets:
+        """Has presets and the check among the fields; who only looks sees all options as JSON."""
+        may_write = self.has_add_permission(request) if obj is None else self.has_change_permission(request, obj)
+        return fieldsets_for(obj, may_write=may_write)
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[ModelDeployment]":
         """Counts ready workers in the same query."""

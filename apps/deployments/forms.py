@@ -77,55 +77,55 @@ class DeploymentForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
     )
     block_size = _choice(
         _BLOCK_SIZES,
-        _("block size"),
+        _("Block size"),
         None,
         _("Tokens in a block of the KV cache; prefixes are shared in whole blocks. On CPUs: 32 or a multiple."),
         coerce=int,
     )
     max_num_batched_tokens = _count(
-        _("tokens per step (max_num_batched_tokens)"),
+        _("Tokens per step (max_num_batched_tokens)"),
         _("More: long prompts are read sooner. Fewer: answers that run beside them are disturbed less."),
     )
     performance_mode = _choice(
         Batching,
-        _("tuned for"),
+        _("Tuned for"),
         _("vLLM's own"),
         _("Which kernels and CUDA graphs vLLM prepares; on a CPU without effect."),
     )
     gpu_memory_utilization = _number(
-        _("share of GPU memory"),
+        _("Share of GPU memory"),
         _("0 to 1, of what weights, activations and KV cache may take together. Empty: vLLM's own (0.92)."),
         low=0.01,
         high=1.0,
     )
     gpu_memory_reserve_gib = _number(
-        _("reserve (GiB per GPU)"),
+        _("Reserve (GiB per GPU)"),
         _("Stays free on each GPU for other programs: the share is lowered where it would be less."),
         low=0.1,
         high=1024.0,
     )
     tensor_parallel_size = _count(
-        _("tensor parallel"), _("GPUs that share each layer. It must divide the model's attention heads."), high=1024
+        _("Tensor parallel"), _("GPUs that share each layer. It must divide the model's attention heads."), high=1024
     )
-    pipeline_parallel_size = _count(_("pipeline parallel"), _("Stages of layers, each on GPUs of its own."), high=1024)
+    pipeline_parallel_size = _count(_("Pipeline parallel"), _("Stages of layers, each on GPUs of its own."), high=1024)
     distributed_executor_backend = _choice(
         ExecutorBackend,
-        _("run by"),
+        _("Run by"),
         _("vLLM's own"),
         _("How several GPUs work together: processes of one machine, or Ray, also over machines."),
     )
     speculation = _choice(
         Speculation,
-        _("speculative decoding"),
+        _("Speculative decoding"),
         _("off"),
         _(
             "Guesses tokens ahead and checks them in one step: quicker answers at low load, fewer tokens per second at"
-            " high load. It costs seeded answers their exactness; min_p and logit_bias do not work with it."
+            " high load. It costs seeded answers their exactness; requests with min_p or logit_bias are refused."
         ),
     )
-    num_speculative_tokens = _count(_("tokens guessed at once"), _("3 to 5 are usual."), high=64)
-    prompt_lookup_min = _count(_("shortest match"), _("n-gram: tokens that must repeat, at least."), high=256)
-    prompt_lookup_max = _count(_("longest match"), _("n-gram: tokens that are compared, at most."), high=256)
+    num_speculative_tokens = _count(_("Tokens guessed at once"), _("3 to 5 are usual."), high=64)
+    prompt_lookup_min = _count(_("Shortest match"), _("n-gram: tokens that must repeat, at least."), high=256)
+    prompt_lookup_max = _count(_("Longest match"), _("n-gram: tokens that are compared, at most."), high=256)
     draft_model = forms.CharField(
         required=False,
         max_length=500,

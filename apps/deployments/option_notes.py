@@ -25,7 +25,7 @@ def notes_of(deployment: ModelDeployment) -> list[str]:
         notes.append(_(
             "Speculative decoding: answers at temperature 0 stay as they are. With a temperature, a seed gives the same"
             " answer only on the same engine and undisturbed; such an answer that loses its engine goes on inexactly,"
-            " or fails where the tenant forbids that. Requests with min_p or logit_bias are not served as asked."
+            " or fails where the tenant forbids that. Requests with min_p or logit_bias are refused."
         ))  # fmt: skip
     if quantization in _ON_LOADING and dtype not in {"bfloat16", "float16"}:
         notes.append(_("Quantising on loading needs bfloat16 or float16 as number format."))

@@ -8,7 +8,7 @@ class EngineCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     is_accepted: bool
     engine: str = ""
-    """Which engine and kind of device judged, like `vLLM 0.32.0 on cpu`; other devices may judge otherwise."""
+    """Which engine and kind of device judged, like `vLLM 0.32.0 on CPU`; other devices may judge otherwise."""
     problem: str = ""
     """The engine's own reason for a refusal."""
     advice: str = ""

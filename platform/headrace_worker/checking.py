@@ -131,7 +131,7 @@ _GPU_ONLY = (
 
 
 def _without_effect(deployment: DeploymentConfig, engine: str) -> list[str]:
-    if not engine.endswith(" cpu"):
+    if not engine.endswith(" CPU"):
         return []
     idle = [name for name in _GPU_ONLY if name in deployment.engine_args]
     notes = [f"Without effect on a CPU: {', '.join(idle)}."] if idle else []

@@ -1,11 +1,13 @@
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.accounts.models import User
 from apps.deployments.engine_args import engine_args_parse
 from apps.deployments.engine_options import OptionError, options_join, options_split
 from apps.deployments.enums import EngineKind
@@ -124,6 +126,17 @@ def test_a_refusal_stands_at_its_field(admin_client: Client, changes: dict[str, 
     assert answer.status_code == 200
     assert list(answer.context["adminform"].form.errors) == [field]
     assert not ModelDeployment.objects.exists()
+
+
+def test_who_only_looks_sees_the_options_as_they_are_stored(client: Client, db: None) -> None:
+    made = ModelDeployment.objects.create(name="new", model="m", engine_args={"block_size": 64})
+    user = User.objects.create_user("looks@example.org", password=None, is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_modeldeployment"))
+    client.force_login(user)
+    page = client.get(reverse("admin:deployments_modeldeployment_change", args=[made.pk])).content.decode()
+    assert '"block_size"' in page
+    assert "Block size" not in page
+    assert "Check without saving" not in page
 
 
 def test_a_stored_quantization_that_the_form_does_not_know_is_kept(admin_client: Client) -> None:

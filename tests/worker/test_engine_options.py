@@ -9,6 +9,7 @@ import pytest
 from apps.deployments.option_check import deployment_check
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.checking import judge
+from headrace_worker.engine import RequestRefusedError
 from tests.worker.conftest import engine_deployment
 from tests.worker.engines import check_nothing_left, started
 
@@ -69,7 +70,7 @@ async def test_the_check_of_the_form_says_what_vllm_makes_of_it(deployment: Depl
         deployment(speculative_config=NGRAM, max_num_batched_tokens=1024, gpu_memory_reserve_gib=2.0)
     )
     assert report.is_accepted, report.problem
-    assert report.engine.endswith(" on cpu")
+    assert report.engine.endswith(" on CPU")
     assert report.settings["max_num_batched_tokens"] == "1024"
     assert report.settings["speculative decoding"] == "ngram"
     assert "gpu_memory_reserve_gib" in report.notes[0]
@@ -84,6 +85,8 @@ async def test_speculation_changes_no_greedy_answer(deployment: Deployment) -> N
     async with started("vllm", deployment(**options)) as bench:
         assert not bench.info.traits.draws_by_position, "so that nobody takes a seeded answer for exact"
         assert await bench.answer(PROMPT, max_tokens=80) == expected
+        with pytest.raises(RequestRefusedError, match="speculative decoding"):
+            await bench.submit(PROMPT, temperature=1.0, min_p=0.1)
         request_id = await bench.submit(PROMPT, max_tokens=80, credit=3)
         for credit in (3, 4, 9, 31):
             bench.engine.credit({request_id: credit})

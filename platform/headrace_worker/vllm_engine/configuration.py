@@ -18,7 +18,7 @@ def platform_name() -> str:
     import vllm  # noqa: PLC0415
     from vllm.platforms import current_platform  # noqa: PLC0415
 
-    return f"vLLM {vllm.__version__} on {current_platform.device_type}"
+    return f"vLLM {vllm.__version__} on {current_platform.device_type.upper()}"
 
 
 def vllm_config(deployment: DeploymentConfig, checkpoints: CheckpointSettings | None) -> Any:  # noqa: ANN401  untyped
