@@ -15,6 +15,7 @@ from tests.load import (
     affinity_case,
     checkpoint_case,
     crowd_case,
+    draft_case,
     guard_case,
     prompt_cache_case,
     simulated_case,
@@ -25,6 +26,7 @@ from tests.load.admission_case import AdmissionLoad
 from tests.load.affinity_case import AffinityLoad
 from tests.load.checkpoint_case import CheckpointLoad
 from tests.load.crowd_case import CrowdLoad
+from tests.load.draft_case import DraftLoad
 from tests.load.guard_case import GuardLoad
 from tests.load.peers import command as peers
 from tests.load.placement import Placement, going_first, on_core
@@ -87,6 +89,9 @@ def _prefill_tables(options: argparse.Namespace, content: dict[str, Any]) -> lis
         tables.append(_checkpoints(CheckpointLoad(model), options.rounds, content))
     if options.only in {None, "prompt-cache"}:
         tables.append(_prompt_caches(PromptCacheLoad(model), options.rounds, content))
+    if options.only in {None, "draft"}:
+        model = options.model or ensure_demo_model(REPOSITORY_ROOT / "var" / "models", progress=_progress)
+        tables.append(_drafts(DraftLoad(model), options.rounds, content))
     return tables
 
 
@@ -141,6 +146,13 @@ def _prompt_caches(load: PromptCacheLoad, rounds: int, content: dict[str, Any]) 
     return render_table(title, (load.model.name,), prompt_cache_case.table_rows(measured))
 
 
+def _drafts(load: DraftLoad, rounds: int, content: dict[str, Any]) -> str:
+    measured = draft_case.run_rounds(load, rounds=rounds, progress=_progress)
+    content["drafts"] = {"load": {**_public(load), "model": load.model.name}, "rounds": measured}
+    title = f"Drafts: typed prompts of ~{load.prompt_tokens} tokens; median [range] of {rounds} rounds"
+    return render_table(title, (load.model.name,), draft_case.table_rows(measured))
+
+
 def _slow_readers(load: SlowReaderLoad, rounds: int, content: dict[str, Any]) -> str:
     measured = slow_reader_case.run_rounds(load, rounds=rounds, progress=_progress)
     content["slow_readers"] = {"load": {**_public(load), "model": load.name}, "rounds": measured}
@@ -191,7 +203,7 @@ def _guard(load: GuardLoad, placement: Placement, rounds: int, content: dict[str
     return render_table(title, [case.name for case in load.cases], guard_case.table_rows(load, measured))
 
 
-def _public(load: VllmLoad | CheckpointLoad | PromptCacheLoad | SlowReaderLoad) -> dict[str, Any]:
+def _public(load: VllmLoad | CheckpointLoad | PromptCacheLoad | DraftLoad | SlowReaderLoad) -> dict[str, Any]:
     return {name: getattr(load, name) for name in load.__struct_fields__}
 
 
@@ -212,6 +224,7 @@ def _parser() -> argparse.ArgumentParser:
             "vllm",
             "checkpoints",
             "prompt-cache",
+            "draft",
             "slow",
             "crowd",
             "admission",
