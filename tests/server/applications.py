@@ -5,6 +5,7 @@ no test has to guess by sleeping.
 """
 
 import asyncio
+import gc
 import json
 import socket
 import time
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from headrace.server.flow_control import EXTENSION, TransportControl
+from headrace.server.http_exchange import HttpExchange
 from headrace.server.state import ServerState, server_state
 
 Scope = MutableMapping[str, Any]
@@ -225,6 +227,19 @@ async def nodelay(call: Call) -> None:
     await call.answer({"nodelay": bool(connection.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))})
 
 
+async def exchanges(call: Call) -> None:
+    """`?collector=off|on`: switches the garbage collector, and tells how many exchanges are in memory."""
+    gc.collect()
+    count = sum(isinstance(one, HttpExchange) for one in gc.get_objects())
+    (gc.disable if call.query["collector"] == "off" else gc.enable)()
+    await call.answer({"count": count})
+
+
+async def remaining(call: Call) -> None:
+    """How many exchanges are in memory, with what nobody holds and no collector has looked at."""
+    await call.answer({"count": sum(isinstance(one, HttpExchange) for one in gc.get_objects())})
+
+
 async def large(call: Call) -> None:
     """`?bytes=N`: one plain answer of N bytes, with its length."""
     size = int(call.number("bytes", 1))
@@ -342,8 +357,8 @@ async def reject(call: Call) -> None:
 ROUTES: dict[str, Callable[[Call], Awaitable[None]]] = {
     handler.__name__: handler
     for handler in (
-        abort, accept, blocks, body_length, close, counts, crash, credit, deaf, echo, hello, hold, journal, large,
-        left, lines, live, nodelay, reject, release, silent, stubborn, undecided,
+        abort, accept, blocks, body_length, close, counts, crash, credit, deaf, echo, exchanges, hello, hold, journal,
+        large, left, lines, live, nodelay, reject, release, remaining, silent, stubborn, undecided,
     )
 }  # fmt: skip
 

@@ -25,6 +25,10 @@ class ClientGoneError(ConnectionError):
     """The client left, or was cut off; what was sent may not have arrived. ASGI 2.4 asks for an `OSError` here."""
 
 
+def _refuse(_: bytes) -> bool:
+    return False
+
+
 @implementer(IPushProducer)
 class WriteGate:
     """Closed while the connection's user-space buffer is over its mark; `wait()` returns when it opens.
@@ -93,6 +97,11 @@ class TransportControl:
     def paused(self) -> bool:
         """Whether `send()` would wait now."""
         return self._gate.paused
+
+    def release(self) -> None:
+        """The application call is over; nothing can be sent any more."""
+        self.send_now = _refuse
+        self.wait_writable = self._gate.wait
 
     @property
     def accepted_bytes(self) -> int:

@@ -98,6 +98,7 @@ class GatewayServer(Server):  # type: ignore[misc]  # Daphne ships no types
 
     def _exchange_done(self, exchange: Exchange) -> None:
         self.exchanges.discard(exchange)
+        exchange.release()
         self._count(exchange, -1)
         self.state.changed.set()
 

@@ -146,6 +146,11 @@ class HttpExchange(Exchange):
             self._request.channel.unregisterProducer()
             self.gate.resumeProducing()
 
+    def release(self) -> None:
+        """See `Exchange.release`."""
+        super().release()
+        self._request.exchange = None
+
     def request_done(self) -> None:
         """Daphne's word for both ends: the response is complete, or the connection is lost."""
         if self._request.finished:
