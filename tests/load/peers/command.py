@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tests.load.peers import cached, client_check, growth, guarded, path_tables, plots, slo, soak
+from tests.load.peers import cached, client_check, growth, guarded, path_tables, plots, servers, slo, soak
 from tests.load.peers.arms import HEADRACE, LITELLM, LITELLM_BARE, LITELLM_CACHE, NGINX, nginx_program
 from tests.load.peers.cached import CachedLoad
 from tests.load.peers.client_check import ClientLoad
@@ -18,6 +18,7 @@ from tests.load.peers.environments import LITELLM_ENVIRONMENT, Progress
 from tests.load.peers.growth import GrowthLoad
 from tests.load.peers.guarded import GuardedLoad
 from tests.load.peers.rounds import run_rounds
+from tests.load.peers.servers import ServersLoad
 from tests.load.peers.slo import SloLoad
 from tests.load.peers.soak import SoakLoad
 from tests.load.peers.table import Table
@@ -26,7 +27,7 @@ from tests.load.placement import Placement, on_core
 from tests.load.report import machine
 
 QUICK_CASES = ("path", "fast", "growth", "guard", "cache", "soak", "slo")
-CASES = (*QUICK_CASES, "client")
+CASES = (*QUICK_CASES, "server", "client")
 
 
 class PeersLoad(Struct, frozen=True):
@@ -44,6 +45,7 @@ class PeersLoad(Struct, frozen=True):
     cached: CachedLoad = CachedLoad()
     soak: SoakLoad = SoakLoad()
     slo: SloLoad = SloLoad()
+    servers: ServersLoad = ServersLoad()
     client: ClientLoad = ClientLoad()
     side_arms: bool = True
     """Whether LiteLLM without a key and nginx are measured too."""
@@ -161,6 +163,13 @@ class _Cases:
         seen = self._figures["soak"] = soak.run_soak(self._load.soak, self._placement, progress=self._progress)
         plots.draw_soak(seen, self._file("soak"))
         return [soak.soak_table(self._load.soak, seen)]
+
+    def server(self) -> list[Table]:
+        rounds, load = self._load.other_rounds, self._load.servers
+        seen = self._figures["server"] = servers.run_rounds(
+            load, self._placement, rounds=rounds, progress=self._progress
+        )
+        return [servers.servers_table(load, seen)]
 
     def slo(self) -> list[Table]:
         seen = self._figures["slo"] = slo.run_slo(self._load.slo, self._placement, progress=self._progress)
