@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _prefill_tables(options: argparse.Namespace, content: dict[str, Any]) -> list[str]:
     """Runs the cases that need a model whose prefill takes its time."""
-    if options.only not in {None, "checkpoints", "prompt-cache"}:
+    if options.only not in {None, "checkpoints", "prompt-cache", "draft"}:
         return []
     model = options.model or ensure_demo_model(REPOSITORY_ROOT / "var" / "models", progress=_progress)
     tables = []
@@ -90,7 +90,6 @@ def _prefill_tables(options: argparse.Namespace, content: dict[str, Any]) -> lis
     if options.only in {None, "prompt-cache"}:
         tables.append(_prompt_caches(PromptCacheLoad(model), options.rounds, content))
     if options.only in {None, "draft"}:
-        model = options.model or ensure_demo_model(REPOSITORY_ROOT / "var" / "models", progress=_progress)
         tables.append(_drafts(DraftLoad(model), options.rounds, content))
     return tables
 
