@@ -26,7 +26,7 @@ from tests.support.snapshots import KEY_A, api_key, publish_snapshot, snapshot
 
 HOST = "127.0.0.1"
 SECRET_KEY = "of the bench alone"
-START_SECONDS = 180.0
+ENGINE_START_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ def running_stack(
             worker, *others = [_start(cleaning, environ, *serving) for _ in range(workers)]
             gateway = _start(cleaning, environ, "headrace.server", "--host", HOST, "--port", str(port))
         for each in (worker, *others):
-            each.wait_for_line("engine ready", timeout=START_SECONDS)
-        gateway.wait_for_line("Listening on", timeout=START_SECONDS)
+            each.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
+        gateway.wait_for_line("Listening on", timeout=ENGINE_START_SECONDS)
         engines = [child.pid for child in psutil.Process(worker.pid).children(recursive=True)]
         for pid in engines:
             move_process(pid, placement.load)
