@@ -147,9 +147,9 @@ def _prompt_caches(load: PromptCacheLoad, rounds: int, content: dict[str, Any]) 
 
 def _drafts(load: DraftLoad, rounds: int, content: dict[str, Any]) -> str:
     measured = draft_case.run_rounds(load, rounds=rounds, progress=_progress)
-    content["drafts"] = {"load": {**_public(load), "model": load.model.name}, "rounds": measured}
+    content["drafts"] = {"load": {**_public(load), "model": load.deployment.name}, "rounds": measured}
     title = f"Drafts: typed prompts of ~{load.prompt_tokens} tokens; median [range] of {rounds} rounds"
-    return render_table(title, (load.model.name,), draft_case.table_rows(measured))
+    return render_table(title, (load.deployment.name,), draft_case.table_rows(measured))
 
 
 def _slow_readers(load: SlowReaderLoad, rounds: int, content: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from msgspec import Struct
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from headrace_wire.prefix_hashes import BLOCK_TOKENS
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from tests.load.clients import SUBPROTOCOL
 from tests.load.placement import Placement
@@ -47,16 +48,28 @@ Progress = Callable[[str], None]
 class DraftLoad(Struct, frozen=True):
     """What is typed."""
 
-    model: Path
-    """A model's folder: nothing is downloaded."""
+    model: Path | None
+    """A model's folder: nothing is downloaded. None for the simulated engine."""
     prompt_tokens: int = 1500
+
+    @property
+    def words(self) -> int:
+        """How many are typed: about a token each, and the template takes some; the simulated tokens are bytes."""
+        return self.prompt_tokens - 50 if self.model is not None else self.prompt_tokens // 6
 
     @property
     def deployment(self) -> DeploymentConfig:
         """The model."""
-        name = self.model.name.lower()
+        name = self.model.name.lower() if self.model is not None else "simulated"
+        simulated_args = {"ttft_ms": 1, "tpot_ms": 1, "block_tokens": BLOCK_TOKENS, "prefill_us": 500}
         return DeploymentConfig(
-            id=name, name=name, model=str(self.model), engine=EngineKind.VLLM, max_model_len=2048, max_num_seqs=4
+            id=name,
+            name=name,
+            model=str(self.model),
+            engine=EngineKind.VLLM if self.model is not None else EngineKind.SIMULATED,
+            engine_args={} if self.model is not None else simulated_args,
+            max_model_len=2048,
+            max_num_seqs=4,
         )
 
 
@@ -88,7 +101,7 @@ class NotComparableError(Exception):
 
 def run_rounds(load: DraftLoad, *, rounds: int, progress: Progress) -> list[DraftRound]:
     """Measures `rounds` prompts of each kind, on one stack."""
-    progress(f"drafts: starting {load.model.name}")
+    progress(f"drafts: starting {load.deployment.name}")
     metrics_port = free_port()
     variables = {"HEADRACE_METRICS_PORT": str(metrics_port)}
     done = []
@@ -96,7 +109,7 @@ def run_rounds(load: DraftLoad, *, rounds: int, progress: Progress) -> list[Draf
         typist = _Typist(load, stack, f"http://{HOST}:{metrics_port}")
         asyncio.run(typist.warm_up())
         for number in range(1, rounds + 1):
-            progress(f"drafts: {load.prompt_tokens} tokens of {load.model.name}, round {number} of {rounds}")
+            progress(f"drafts: {load.prompt_tokens} tokens of {load.deployment.name}, round {number} of {rounds}")
             done.append(asyncio.run(typist.round(number)))
     return done
 
@@ -203,8 +216,7 @@ class _Typist:
     def _text(self, number: int, kind: int) -> str:
         words = random.Random(4 * number + kind)
         listed = _WORDS.split()
-        # About a token a word; the template takes some.
-        return " ".join(words.choice(listed) for _ in range(self._load.prompt_tokens - 50))
+        return " ".join(words.choice(listed) for _ in range(self._load.words))
 
 
 def _checked(one: DraftRound) -> DraftRound:
