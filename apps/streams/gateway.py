@@ -45,6 +45,9 @@ log = structlog.get_logger(__name__)
 TICK_SECONDS = 1.0
 """Between two renewals, and two looks at the leases of others; a quarter of a shorter lease."""
 
+BEGIN_READING_SECONDS = 1.0
+"""Within which a caller who was given another one's stream reads it: until then nobody may, and it is not left."""
+
 
 class Gateway:
     """The runtime that HTTP, WebSocket and chat edges share. One per process and event loop.
@@ -70,7 +73,7 @@ class Gateway:
         self.token_log = TokenLog(self.redis, self.functions)
         self.queue = RequestQueue(self.redis, self.functions)
         self.kept_answers = KeptAnswers(self.redis, self.functions)
-        self.flights = Flights(self.functions)
+        self.flights = Flights(self.redis, self.functions)
         self.recorder = ResponseRecorder(self.kept_answers, self.token_log)
         self.renderers = Renderers(self.redis)
         self.fleet = FleetView(self.redis, self.renderers)
@@ -183,6 +186,10 @@ class Gateway:
 
     async def _abort(self, departure: Departure) -> None:
         """Stop a stream that was left for good; its end is in the log for whoever comes later."""
+        if await self.flights.is_shared(departure.stream_id):
+            await asyncio.sleep(BEGIN_READING_SECONDS)
+            if await self.token_log.is_read(departure.stream_id):
+                return
         await self._cancel(departure.stream_id, departure.tenant_id, reason="client_disconnected")
 
     async def _cancel(self, stream_id: str, tenant_id: str, *, reason: str) -> None:

@@ -1,6 +1,7 @@
 """Single flight: callers of the same static request share the stream that runs for it; each has its own record."""
 
 from msgspec import Struct
+from redis.asyncio import Redis
 
 from headrace_wire import redis_keys
 from headrace_wire.admission import AdmissionTerms
@@ -48,8 +49,14 @@ def own_end(stream_id: str, host: str) -> str:
 class Flights:
     """The calls; stateless, safe to share between tasks."""
 
-    def __init__(self, functions: Functions) -> None:
+    def __init__(self, redis: "Redis", functions: Functions) -> None:
+        self._redis = redis
         self._functions = functions
+
+    async def is_shared(self, stream_id: str) -> bool:
+        """Say whether other callers than the first have the stream, or are about to read it."""
+        riders: Reply = await self._redis.exists(redis_keys.riders_key(stream_id))
+        return bool(riders)
 
     async def leave(self, stream_id: str, *, tenant_id: str) -> Left | None:
         """End one caller's part in a shared stream; None where it is nobody else's, which is cancelled as any other.

@@ -172,6 +172,11 @@ class TokenLog:
         keys = [redis_keys.readers_key(stream_id, shard_of(stream_id, self._shards))]
         return int(await self._functions.call("detach", keys, [gateway]))
 
+    async def is_read(self, stream_id: str) -> bool:
+        """Say whether a gateway has the stream delivered to it."""
+        readers: Reply = await self._redis.exists(redis_keys.readers_key(stream_id, shard_of(stream_id, self._shards)))
+        return bool(readers)
+
     def _attach_call(self, stream_id: str, gateway: str) -> Call:
         shard = shard_of(stream_id, self._shards)
         return "attach", [redis_keys.log_key(stream_id, shard), redis_keys.readers_key(stream_id, shard)], [gateway]

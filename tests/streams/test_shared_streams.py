@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from apps.streams import gateway as gateway_module
 from apps.streams.gateway import Gateway
 from apps.streams.services import (
     CacheControls,
@@ -21,6 +22,7 @@ from headrace_wire.messages import (
     FinishReason,
     StreamState,
 )
+from headrace_wire.request_queue import Verdict
 from headrace_wire.snapshot import DetachedPolicy
 from headrace_wire.usage_events import AnswerSource
 from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, api_key
@@ -154,6 +156,34 @@ async def test_a_key_that_is_revoked_ends_nobody_elses_reading(desk: Desk) -> No
     await desk.end(claimed)
     assert await desk.read(rider, key=other) == TEXT
     assert await desk.cancel_of(claimed.stream_id) is None
+
+
+async def test_a_caller_who_is_given_a_stream_as_the_first_one_leaves_it_keeps_it(
+    desk: Desk, elsewhere: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "BEGIN_READING_SECONDS", 0.5)
+    host, rider = await desk.ask(), await desk.ask(gateway=elsewhere)
+    (claimed,) = await desk.claim()
+    rider.subscription.close()  # it is admitted, and does not read yet
+    await desk.gateway.token_log.detach(claimed.stream_id, elsewhere.incarnation)
+    desk.leave(host)
+    back, _ = await stream_attach(gateway=elsewhere, caller=caller(elsewhere), stream_id=rider.stream_id, after=0)
+    await desk.gateway.detachment.finish()
+    assert await desk.cancel_of(claimed.stream_id) is None
+    await desk.answer(claimed)
+    assert await desk.read(msgspec.structs.replace(rider, subscription=back), gateway=elsewhere) == TEXT
+
+
+async def test_a_repeated_admission_of_a_caller_is_given_the_same_stream(desk: Desk) -> None:
+    host, rider = await desk.ask(), await desk.ask()
+    (claimed,) = await desk.claim()
+    call = desk.gateway.queue.admit_call(
+        msgspec.structs.replace(claimed.request, stream_id=rider.stream_id), queue_limit=9, queue_timeout_seconds=9
+    )
+    again = desk.gateway.queue.parse_admission(await desk.gateway.functions.call(*call))
+    assert (again.verdict, again.duplicate_of) == (Verdict.RIDES, host.stream_id)
+    await desk.answer(claimed)
+    assert await desk.read(host) == await desk.read(rider) == TEXT
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 
 import msgspec
 import structlog
 import zstandard
 from msgspec import Struct
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from apps.streams import response_metrics as metrics
@@ -25,6 +27,7 @@ from apps.streams.services.static_requests import (
 )
 from apps.streams.subscription import Subscription
 from headrace_wire.admission import AdmissionTerms, Rates, Refusal
+from headrace_wire.errors import DependencyUnavailableError
 from headrace_wire.flights import Flight, KeepOrder
 from headrace_wire.kept_answers import KeptAnswer, Recalled
 from headrace_wire.messages import (
@@ -117,6 +120,7 @@ async def consult(
 
     Raises:
         RateLimitError, InsufficientQuotaError: the answer counts in quotas, and does not fit in one.
+        DependencyUnavailableError: Redis does not answer.
     """
     policy = gateway.config.response_cache(caller, deployment)
     if policy is None:
@@ -130,6 +134,11 @@ async def consult(
         most_age = ttl if asked.controls.max_age_seconds is None else min(ttl, asked.controls.max_age_seconds)
         try:
             recalled = await _recall(gateway, caller, deployment, policy, member, asked.stream_id, most_age)
+        except RedisConnectionError as error:
+            # It may be booked under this id, and what is computed under it would be taken for the same.
+            raise DependencyUnavailableError(
+                "The stream store does not answer; try again.", retry_after_seconds=1.0
+            ) from error
         except RedisError as error:
             log.warning("response_cache_unavailable", error=str(error))
             return _bypass(Bypass.STORE_UNAVAILABLE)
@@ -174,16 +183,21 @@ async def _recall(
         max_tokens=0,
         now=datetime.now(UTC),
     )
+    ask = partial(
+        gateway.kept_answers.recall,
+        member=member,
+        stream_id=stream_id,
+        tenant_id=caller.tenant.id,
+        deployment=deployment.name,
+        most_age_seconds=most_age_seconds,
+        terms=counted_terms(terms, policy),
+        counts_tokens=policy.count_tokens,
+    )
     try:
-        recalled = await gateway.kept_answers.recall(
-            member=member,
-            stream_id=stream_id,
-            tenant_id=caller.tenant.id,
-            deployment=deployment.name,
-            most_age_seconds=most_age_seconds,
-            terms=counted_terms(terms, policy),
-            counts_tokens=policy.count_tokens,
-        )
+        try:
+            recalled = await ask()
+        except RedisConnectionError:  # a pooled connection that Redis had closed, or a lost answer
+            recalled = await ask()
     except (msgspec.DecodeError, zstandard.ZstdError) as error:
         log.warning("kept_answer_unreadable", error=str(error))
         return None

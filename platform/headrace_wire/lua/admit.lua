@@ -15,6 +15,8 @@
 --       rates: {limit, remaining, reset (ms)} of requests and of tokens per minute, the tightest of each, -1 where none.
 define('admit', function(keys, args)
   local record, id, tenant = keys[1] .. args[1], args[1], args[2]
+  local known = redis.call('HMGET', record, 'state', 'rides')
+  if known[2] then return { 'rides', known[2], rate_reply({ { NONE, 0 }, { NONE, 0 } }) } end
   if redis.call('EXISTS', record) == 1 then return { 'known' } end
   local other = keys[5] and redis.call('GET', keys[5])
   if other and not args[15] then return { 'duplicate', other } end
