@@ -1,8 +1,7 @@
 """Kept answers and shared streams through HTTP and WebSocket, with real processes."""
 
+import asyncio
 import json
-import queue
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +14,9 @@ from tests.support.live_stack import LiveStack
 from tests.support.stream_probe import StreamProbe
 
 STATIC = {"use-cache": True}
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
+TOKENS = 120
+"""Of `slow`: six seconds, in which two callers cancel on a busy machine too."""
 
 SWITCH_ON = """
 from apps.caching.models import ResponseCachePolicy
@@ -115,41 +116,65 @@ def test_a_kept_answer_over_a_websocket_can_be_resumed(api: httpx.Client, live_s
         assert "".join(frame["text"] for frame in again if frame["type"] == "delta") == text
 
 
-class Reader(threading.Thread):
-    """A streamed request in a thread of its own."""
+class Reader:
+    """A streamed request."""
 
-    def __init__(self, client: httpx.Client) -> None:
-        super().__init__(daemon=True)
+    def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
-        self.began: queue.Queue[httpx.Headers] = queue.Queue()
+        self.began: asyncio.Future[httpx.Headers] = asyncio.get_running_loop().create_future()
+        """Its headers, once the first text is there."""
         self.text = ""
 
-    def run(self) -> None:
-        """Reads to the end."""
-        fields = body("Tell it to all of us.", model="slow", stream=True, max_tokens=40)
-        with self._client.stream("POST", "/chat/completions", json=fields) as answer:
-            for line in answer.iter_lines():
+    async def run(self) -> None:
+        """Read to the end."""
+        fields = body("Tell it to all of us.", model="slow", stream=True, max_tokens=TOKENS)
+        async with self._client.stream("POST", "/chat/completions", json=fields) as answer:
+            async for line in answer.aiter_lines():
                 self.text += line + "\n\n" if line.startswith("data: ") else ""
-                if '"content":"' in line and self.began.empty():
-                    self.began.put(answer.headers)
+                if '"content":"' in line and not self.began.done():
+                    self.began.set_result(answer.headers)
 
 
-def test_one_of_many_callers_cancels(api: httpx.Client, live_stack: LiveStack) -> None:
+async def ask_all(client: httpx.AsyncClient, count: int) -> tuple[list[Reader], dict[str, Reader]]:
+    """Ask the same of `count` callers; the one who started the stream and another one cancel while it runs.
+
+    Returns all who stayed, and those two by their stream ids, the starter first.
+    """
+    readers = [Reader(client) for _ in range(count)]
+    left: dict[str, Reader] = {}
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+        for reader in readers:
+            tasks.create_task(reader.run())
+        pending = {reader.began for reader in readers}
+        words: dict[str, Reader] = {}
+        while len(words) < 2:
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            words = {r.began.result()["x-headrace-cache"]: r for r in readers if r.began.done()}
+        for word in ("miss", "hit"):
+            stream_id = words[word].began.result()["x-headrace-stream-id"]
+            (await client.delete(f"/streams/{stream_id}")).raise_for_status()
+            left[stream_id] = words[word]
+    assert sorted(reader.began.result()["x-headrace-cache"] for reader in readers) == ["hit"] * (count - 1) + ["miss"]
+    return [reader for reader in readers if reader not in left.values()], left
+
+
+def test_50_callers_run_the_engine_once_and_two_that_cancel_disturb_nobody(
+    api: httpx.Client, live_stack: LiveStack
+) -> None:
     probe = StreamProbe(live_stack.redis_url)
-    readers = [Reader(api) for _ in range(6)]
-    for reader in readers:
-        reader.start()
-    headers = [reader.began.get(timeout=DEADLINE_SECONDS) for reader in readers]
-    assert sorted(one["x-headrace-cache"] for one in headers) == ["hit"] * 5 + ["miss"]
-    host = next(i for i, one in enumerate(headers) if one["x-headrace-cache"] == "miss")
-    rider = (host + 1) % len(readers)
-    for leaver in (host, rider):
-        api.delete(f"/streams/{headers[leaver]['x-headrace-stream-id']}").raise_for_status()
-    for reader in readers:
-        reader.join(DEADLINE_SECONDS)
-    whole = [reader for i, reader in enumerate(readers) if i not in (host, rider)]
-    texts = {text_of(events(reader.text)) for reader in whole}
-    assert texts == {probe.text(headers[host]["x-headrace-stream-id"])}
-    for leaver in (host, rider):
-        assert '"code":"stream_cancelled"' in readers[leaver].text
-        assert "[DONE]" not in readers[leaver].text
+    before = probe.stream_ids()
+
+    async def run() -> tuple[list[Reader], dict[str, Reader]]:
+        limits = httpx.Limits(max_connections=100)
+        async with httpx.AsyncClient(base_url=api.base_url, headers=api.headers, timeout=60, limits=limits) as client:
+            return await ask_all(client, 50)
+
+    stayed, left = asyncio.run(run())
+    host = next(iter(left))
+    assert probe.stream_ids() - before == {host}, "one log, so one stream for the engine"
+    assert probe.token_count(host) == TOKENS
+    assert len(stayed) == 48
+    assert {text_of(events(reader.text)) for reader in stayed} == {probe.text(host)}
+    for reader in left.values():
+        assert '"code":"stream_cancelled"' in reader.text
+        assert "[DONE]" not in reader.text
