@@ -1,6 +1,9 @@
 """The check of a form: its own process, started for real; vLLM's part is in `tests/worker/test_engine_options.py`."""
 
 import asyncio
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -60,6 +63,13 @@ async def test_what_is_no_report_is_unavailable(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(msgspec.json, "encode", lambda _: b"{")
     with pytest.raises(CheckUnavailableError, match="standard input is no deployment"):
         await deployment_check(DeploymentConfig(id="d", name="d", model="m", engine=EngineKind.SIMULATED))
+
+
+async def test_a_gateway_without_vllm_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "vllm.py").write_text("raise ModuleNotFoundError(\"No module named 'vllm'\")\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    with pytest.raises(CheckUnavailableError, match="not installed beside this gateway"):
+        await deployment_check(DeploymentConfig(id="d", name="d", model="m"))
 
 
 # ---- the form's address
