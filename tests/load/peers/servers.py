@@ -38,7 +38,7 @@ def run_rounds(
     UVICORN_ENVIRONMENT.ensure(progress=progress)
     seen: dict[str, list[PathFigures]] = {name: [] for name in SERVERS}
     with kept_awake(placement.system, placement.load) as awake, ExitStack() as cleaning:
-        arms = [cleaning.enter_context(_running(name, placement)) for name in SERVERS]
+        arms = [cleaning.enter_context(running_server(name, placement)) for name in SERVERS]
         for number in range(rounds):
             for arm in arms if number % 2 == 0 else arms[::-1]:
                 progress(f"server, round {number + 1} of {rounds}: {arm.name}")
@@ -47,7 +47,8 @@ def run_rounds(
 
 
 @contextmanager
-def _running(name: str, placement: Placement) -> Iterator[Arm]:
+def running_server(name: str, placement: Placement) -> Iterator[Arm]:
+    """Runs one of the servers on the system's core."""
     port, environ = free_port(), child_environment(DJANGO_SETTINGS_MODULE="headrace.settings.development")
     command: Sequence[str | Path]
     if name == OURS:
