@@ -8,7 +8,9 @@ REQUESTS = Counter(
     ["deployment", "outcome"],
 )
 BYPASSED = Counter(
-    "headrace_response_cache_bypassed_total", "Requests that had nothing to do with the cache, by why.", ["reason"]
+    "headrace_response_cache_bypassed_total",
+    "Requests under a policy that had nothing to do with the cache, by why.",
+    ["reason"],
 )
 KEPT = Counter("headrace_response_cache_kept_total", "Answers that were kept.", ["deployment"])
 NOT_KEPT = Counter(

@@ -4,7 +4,8 @@ from apps.streams.services.drafting import draft_prefill, draft_withdraw
 from apps.streams.services.ending import stream_cancel, stream_expire_in_queue
 from apps.streams.services.reading import stream_attach, stream_leave
 from apps.streams.services.response_caching import CacheOutcome, CacheWord
-from apps.streams.services.starting import StartedStream, StreamOptions, stream_start
+from apps.streams.services.started import StartedStream, StreamOptions
+from apps.streams.services.starting import stream_start
 from apps.streams.services.static_requests import CacheControls
 
 __all__ = [

@@ -124,7 +124,7 @@ async def consult(
     """
     policy = gateway.config.response_cache(caller, deployment)
     if policy is None:
-        return _bypass(Bypass.NO_POLICY)
+        return _BYPASS
     reason = reason_against(policy, sampling, asked.controls, guarded, has_key=asked.has_key)
     if reason is not None:
         return _bypass(reason)

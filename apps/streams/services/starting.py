@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
-from msgspec import Struct
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
-from apps.streams.limits import MAX_RETRY_SECONDS, NO_PLACE, OnWait, QueueNews
+from apps.streams.limits import MAX_RETRY_SECONDS, NO_PLACE, OnWait
 from apps.streams.refusals import refusal_error
 from apps.streams.services.ending import RETRY_AFTER_SECONDS
 from apps.streams.services.guarding import GuardedInput, input_guard
@@ -19,10 +18,9 @@ from apps.streams.services.prompt_caching import prompt_cache_apply
 from apps.streams.services.prompting import length_check, most_tokens, prompt_ids_render, sampling_complete
 from apps.streams.services.reading import stream_attach, window_of
 from apps.streams.services.response_caching import Asked, CacheOutcome, Consulted, admission_note, consult
-from apps.streams.services.static_requests import CacheControls
-from apps.streams.subscription import Subscription
+from apps.streams.services.started import StartedStream, StreamOptions
 from apps.streams.waiting_room import MIN_SAMPLES
-from headrace_wire.admission import AdmissionTerms, Rates
+from headrace_wire.admission import AdmissionTerms
 from headrace_wire.cache_salt import cache_salt
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.errors import (
@@ -40,50 +38,6 @@ from headrace_wire.request_queue import Admission, Idempotency, Place, Verdict
 from headrace_wire.snapshot import DeploymentConfig
 
 _WITHOUT_STREAM = frozenset({Verdict.FULL, Verdict.DUPLICATE, Verdict.REFUSED, Verdict.RIDES})
-
-
-class StartedStream(Struct, frozen=True):
-    """An admitted stream, and the subscription that its first reader follows."""
-
-    stream_id: str
-    deployment: DeploymentConfig
-    place: QueueNews
-    """Where it stands in the queue, and how long that may take."""
-    queue_deadline_seconds: float
-    subscription: Subscription
-    created_at: int
-    """Unix seconds at which it was asked for first."""
-    rates: Rates = Rates()
-    """What is left of the caller's rate limits."""
-    guardrails: tuple[str, ...] = ()
-    """Names of the policies that apply."""
-    awaits_verdict: bool = False
-    """The worker judges the request too: until it has, what was asked may still be refused."""
-    cache: CacheOutcome = CacheOutcome()
-    """What the response cache had to do with it."""
-    is_shared: bool = False
-    """Another caller has started it, and answers for its queue deadline."""
-    is_replay: bool = False
-    """The caller's idempotency key had started it before: the subscription gives it from its beginning."""
-
-
-class StreamOptions(Struct, frozen=True):
-    """What a caller may ask for beside its request."""
-
-    stream_id: str | None = None
-    """A new id that was made before (the chat stores it first)."""
-    priority: int | None = None
-    """In the fair queue, 0 first to 3; where the plan allows it. None for the plan's own."""
-    window: int | None = None
-    """Tokens that may be generated beyond the acknowledged ones; at most, and by default, the tenant's."""
-    can_return: bool = True
-    """Whether the caller has means to resume the stream."""
-    idempotency: Idempotency | None = None
-    """The caller's key: a stream that it started before is given again instead of a second one."""
-    prompt_cache: str | None = None
-    """Name of the tenant's prompt cache whose messages go before the caller's."""
-    cache: CacheControls = CacheControls()
-    """What the caller says about kept answers."""
 
 
 async def stream_start(

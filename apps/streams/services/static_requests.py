@@ -36,9 +36,8 @@ class CacheControls(Struct, frozen=True):
 
 
 class Bypass(StrEnum):
-    """Why a request has nothing to do with the cache."""
+    """Why a request has nothing to do with the cache, where there is one for its tenant."""
 
-    NO_POLICY = "no_policy"
     NOT_STATIC = "not_static"
     USER = "user"
     IDEMPOTENCY_KEY = "idempotency_key"
