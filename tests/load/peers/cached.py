@@ -1,8 +1,8 @@
 """Answers that were kept: the same request again and again, from our response cache and from LiteLLM's Redis cache.
 
 Whole answers, one after another on one connection, in one piece and streamed; and as many as one gateway gives over
-many connections. The engine computes the answer once, and a pass in which one of those asked for alone was computed anew
-fails.
+many connections. The engine computes the answer once, and a pass in which one that was asked for alone was computed
+anew fails.
 """
 
 import asyncio
