@@ -65,9 +65,9 @@ def kept_awake(*cores: int | None) -> Iterator[list[int]]:
     A virtual core that sleeps is given to other machines. It wakes late, with cold caches: on a 2-core guest that took
     half as much CPU again for each token and added 4 ms to each first one. Yields the loops' pids.
 
-    Each loop has a session of its own, whose scheduling group is as nice as can be: SCHED_IDLE counts only within a group
-    (`sched_autogroup_enabled`), and in the bench's own the loop kept what woke on its core waiting until the next tick, 4 ms,
-    for one plain answer in thirty.
+    Each loop has a session of its own, whose scheduling group is as nice as can be: SCHED_IDLE counts only within a
+    group (`sched_autogroup_enabled`), and in the bench's own the loop kept what woke on its core waiting until the next
+    tick, 4 ms, for one plain answer in thirty.
     """
     with ExitStack() as ending:
         pids = []
