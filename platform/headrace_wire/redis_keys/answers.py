@@ -1,0 +1,64 @@
+"""Answers that were kept, and prompts that are computed while they are typed."""
+
+from headrace_wire.redis_keys.tags import CONTROL_TAG
+
+
+def kept_answer_prefix(tenant_id: str) -> str:
+    """Common start of a tenant's kept answers.
+
+    Owner: the Redis functions. STRING by `<deployment id>:<digest>`, see `kept_answers`; TTL of its policy, an hour at
+    most.
+    """
+    return f"{CONTROL_TAG}:kept:{tenant_id}:"
+
+
+def kept_answers_used_key(tenant_id: str) -> str:
+    """When a tenant's kept answers were given last. Owner: the Redis functions. ZSET name -> ms; TTL two hours."""
+    return f"{CONTROL_TAG}:kept-used:{tenant_id}"
+
+
+def kept_answers_ending_key(tenant_id: str) -> str:
+    """When a tenant's kept answers end. Owner: the Redis functions. ZSET name -> ms; TTL two hours."""
+    return f"{CONTROL_TAG}:kept-ending:{tenant_id}"
+
+
+def kept_answers_sizes_key(tenant_id: str) -> str:
+    """Sizes of a tenant's kept answers, and `total`. Owner: the Redis functions. HASH name -> bytes; TTL two hours."""
+    return f"{CONTROL_TAG}:kept-sizes:{tenant_id}"
+
+
+def flight_key(tenant_id: str, member: str) -> str:
+    """Stream that runs for a static request. Owner: `admit`. STRING, stream id; TTL as the record of a live stream.
+
+    `member` is the name that its answer has when it is kept.
+    """
+    return f"{CONTROL_TAG}:flight:{tenant_id}:{member}"
+
+
+def riders_key(stream_id: str) -> str:
+    """Callers that are given a stream which another one started.
+
+    Owner: `lua/_riders.lua`. HASH rider's stream id -> how it is booked (msgpack), TTL as the record's.
+    """
+    return f"{CONTROL_TAG}:riders:{stream_id}"
+
+
+def finished_answers_key() -> str:
+    """Finished streams whose answer is to be kept. Owner: `settle` writes, gateways take. LIST of ids; TTL a minute."""
+    return f"{CONTROL_TAG}:finished-answers"
+
+
+def draft_bucket_key(tenant_id: str) -> str:
+    """What a tenant may still have computed for drafts. Owner: `draft`.
+
+    HASH `tokens` (what is left, a decimal fraction) and `tokens_ms` (when that was so); TTL as `bucket_key`.
+    """
+    return f"{CONTROL_TAG}:draft-bucket:{tenant_id}"
+
+
+def drafts_key(tenant_id: str) -> str:
+    """Drafts of a tenant that are being computed. Owner: `draft`.
+
+    ZSET prefill id -> until when it is counted at most, Redis milliseconds; TTL that of the newest.
+    """
+    return f"{CONTROL_TAG}:drafts:{tenant_id}"

@@ -1,0 +1,41 @@
+"""Workers, their models, and what they have computed ahead."""
+
+from headrace_wire.redis_keys.tags import CONTROL_TAG
+
+
+def workers_key() -> str:
+    """Live workers.
+
+    Owner: workers. HASH incarnation -> msgpack `WorkerInfo`; an incarnation without a lease is dead and is swept.
+    """
+    return f"{CONTROL_TAG}:workers"
+
+
+def fleet_channel() -> str:
+    """Pub/sub channel that says that `workers_key` changed; carries the incarnation."""
+    return f"{CONTROL_TAG}:fleet:changed"
+
+
+def model_assets_key(fingerprint: str) -> str:
+    """Tokenizer, chat template and probes of a model.
+
+    Owner: workers. STRING, msgpack `ModelAssets`, TTL 7 days, refreshed by every registration.
+    """
+    return f"{CONTROL_TAG}:model:{fingerprint}"
+
+
+def prefix_warmth_key(prefill_id: str) -> str:
+    """Where a prompt cache is warm, named as its prefills are.
+
+    Owner: workers. HASH incarnation -> msgpack `PrefillReport` of the last prefill there; TTL a day from the last one.
+    """
+    return f"{CONTROL_TAG}:warm:{prefill_id}"
+
+
+def prompt_cache_use_key(cache_id: str) -> str:
+    """What a prompt cache was good for.
+
+    Owner: workers. HASH `requests`, `hits` (those that found most of it computed), `tokens` (found) and
+    `microseconds` (that computing these would have taken); TTL 90 days from the last request.
+    """
+    return f"{CONTROL_TAG}:prompt-cache:{cache_id}"
