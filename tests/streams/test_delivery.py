@@ -13,46 +13,11 @@ from apps.streams.subscription import QUEUE_LIMIT, Subscription
 from headrace_wire import redis_keys
 from headrace_wire.errors import DrainingError, LogRolledBackError, StreamGoneError
 from headrace_wire.ids import new_stream_id
-from headrace_wire.messages import AnyLogEntry, Delta, Ended, FinishReason, Started, StreamState, Timings, Usage
+from headrace_wire.messages import AnyLogEntry, Delta, Ended, Started
 from headrace_wire.token_log import Append
 from tests.support.snapshots import TENANT_A
 
-EPOCH = 10
-
-
-def end(stream_id: str, seq: int, epoch: int = EPOCH) -> Ended:
-    return Ended(stream_id, epoch, seq, StreamState.FINISHED, FinishReason.STOP, None, Usage(), Timings())
-
-
-async def opened(gateway: Gateway) -> str:
-    stream_id = new_stream_id()
-    await gateway.functions.call_many([gateway.token_log.open_call(stream_id, readers=[gateway.incarnation])])
-    return stream_id
-
-
-async def append(gateway: Gateway, *entries: AnyLogEntry) -> None:
-    await gateway.token_log.append([Append(entry) for entry in entries])
-    await gateway.token_log.publish([entry for entry in entries if isinstance(entry, Ended)])
-
-
-async def read_all(subscription: Subscription) -> tuple[str, list[int]]:
-    """Read to the end; return the text and the seq of every delta."""
-    text, seqs = "", []
-    while True:
-        for entry in await asyncio.wait_for(subscription.next(), 10):
-            if isinstance(entry, Delta):
-                text += entry.text
-                seqs.append(entry.seq)
-            if isinstance(entry, Ended):
-                return text, seqs
-
-
-async def cut_delivery(gateway: Gateway) -> None:
-    """Cut the connection that waits for deliveries."""
-    blocked = [c for c in await gateway.redis.client_list() if c["cmd"] == "xread"]
-    for client in blocked:
-        await gateway.redis.client_kill_filter(_id=client["id"])
-    assert blocked
+from .appended_entries import EPOCH, append, cut_delivery, end, opened, read_all
 
 
 async def test_live_entries_arrive_in_order(gateway: Gateway) -> None:
@@ -318,108 +283,4 @@ async def test_a_reader_with_patience_gets_nothing_when_it_has_run_out(gateway: 
     assert await asyncio.wait_for(subscription.next(0.01), 5) == []
     # It has gone off by now: the next call sets it again.
     assert await asyncio.wait_for(subscription.next(0.01), 5) == []
-    subscription.close()
-
-
-class Sink:
-    """Takes tokens whose text is in lower case, and is full with the one that fills it."""
-
-    def __init__(self, *, full_with: str = "") -> None:
-        self.taken = ""
-        self.is_full = False
-        self._full_with = full_with
-
-    def take(self, entry: Delta) -> bool:
-        if entry.text == "!":
-            raise LookupError("fails on purpose")
-        if not entry.text.islower():
-            return False
-        self.taken += entry.text
-        self.is_full = entry.text == self._full_with
-        return True
-
-
-async def test_a_reader_that_waits_has_its_sink_given_what_it_takes(gateway: Gateway) -> None:
-    stream_id = await opened(gateway)
-    subscription, sink = gateway.delivery.subscribe(stream_id), Sink()
-    reading = asyncio.create_task(subscription.next(sink=sink))
-    for seq, text in enumerate("abC", 1):
-        await append(gateway, Delta(stream_id, EPOCH, seq, 1, text))
-    assert [e.seq for e in await asyncio.wait_for(reading, 10)] == [3], "the first that the sink did not take"
-    assert sink.taken == "ab"
-    # Nobody waits now: nothing is taken for a reader that could not be told.
-    await append(gateway, Delta(stream_id, EPOCH, 4, 1, "d"), end(stream_id, 5))
-    assert await read_all(subscription) == ("d", [4])
-    assert sink.taken == "ab"
-    subscription.close()
-
-
-async def test_a_sink_is_given_nothing_twice_and_nothing_behind_a_gap(gateway: Gateway) -> None:
-    stream_id = new_stream_id()
-    await gateway.functions.call_many([gateway.token_log.open_call(stream_id, readers=[])])
-    subscription, sink = gateway.delivery.subscribe(stream_id), Sink()
-    entries = [Delta(stream_id, EPOCH, seq, 1, text) for seq, text in enumerate("abcd", 1)]
-    await append(gateway, *entries)
-    reading = asyncio.create_task(subscription.next(sink=sink))
-    await asyncio.sleep(0)  # it waits: nothing is delivered but what comes from here
-    subscription.push_live(entries[0])
-    subscription.push_live(entries[0])
-    assert sink.taken == "a"
-    await asyncio.sleep(0)  # it has looked at the second one, and waits again
-    subscription.push_live(entries[3])
-    assert await asyncio.wait_for(reading, 10) == entries[1:], "the rest, from the log"
-    assert sink.taken == "a"
-    subscription.close()
-
-
-async def test_a_reader_is_woken_once_its_sink_is_full(gateway: Gateway) -> None:
-    stream_id = await opened(gateway)
-    subscription, sink = gateway.delivery.subscribe(stream_id), Sink(full_with="b")
-    follower = Follower(gateway, subscription, tenant_id=TENANT_A)
-    reading = asyncio.create_task(follower.next(sink))
-    for seq, text in enumerate("abc", 1):
-        await append(gateway, Delta(stream_id, EPOCH, seq, 1, text))
-    assert await asyncio.wait_for(reading, 10) == []
-    assert (sink.taken, follower.position) == ("ab", 2)
-    assert [e.seq for e in await asyncio.wait_for(follower.next(), 10)] == [3]
-    subscription.close()
-
-
-async def test_a_sink_that_fails_costs_its_reader_no_token_and_others_nothing(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture
-) -> None:
-    stream_id = await opened(gateway)
-    mine, other = gateway.delivery.subscribe(stream_id), gateway.delivery.subscribe(stream_id)
-    reading = asyncio.create_task(mine.next(sink=Sink()))
-    await asyncio.sleep(0)
-    await append(gateway, Delta(stream_id, EPOCH, 1, 1, "!"))
-    assert [e.seq for e in await asyncio.wait_for(reading, 10)] == [1]
-    assert [e.seq for e in await asyncio.wait_for(other.next(), 10)] == [1]
-    assert "live_sink_failed" in caplog.text
-    mine.close()
-    other.close()
-
-
-async def test_patience_begins_anew_with_what_a_sink_takes(gateway: Gateway) -> None:
-    stream_id = await opened(gateway)
-    subscription, loop = gateway.delivery.subscribe(stream_id), asyncio.get_running_loop()
-    reading = asyncio.create_task(subscription.next(0.3, Sink()))
-    await asyncio.sleep(0.1)
-    taken_at = loop.time()
-    subscription.push_live(Delta(stream_id, EPOCH, 1, 1, "a"))
-    assert await asyncio.wait_for(reading, 10) == []
-    assert loop.time() - taken_at >= 0.3
-    subscription.close()
-
-
-async def test_an_early_timer_waits_for_the_newest_patience(gateway: Gateway) -> None:
-    stream_id = await opened(gateway)
-    subscription = gateway.delivery.subscribe(stream_id)
-    waiting = asyncio.create_task(subscription.next(0.05))
-    await asyncio.sleep(0)  # it waits, and its timer is set
-    subscription.push(Delta(stream_id, EPOCH, 1, 1, "x"))
-    assert [e.seq for e in await waiting] == [1]
-    began = asyncio.get_running_loop().time()
-    assert await asyncio.wait_for(subscription.next(0.2), 5) == []
-    assert asyncio.get_running_loop().time() - began >= 0.2
     subscription.close()
