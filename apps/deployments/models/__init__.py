@@ -1,0 +1,5 @@
+"""Model deployments, what their workers say of themselves, and what is laid over their models."""
+
+from apps.deployments.models.catalogue import ModelDeployment, Worker
+
+__all__ = ["ModelDeployment", "Worker"]
