@@ -66,10 +66,10 @@ class LiveStack:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-    def start_worker(self, deployment: str) -> Process:
-        """Starts a worker of a deployment and waits until it serves."""
+    def start_worker(self, deployment: str, *, ready: str = "ready") -> Process:
+        """Starts a worker of a deployment and waits until it serves, or for another line of its log."""
         command = (sys.executable, "-m", "headrace_worker", "--deployment", deployment)
-        return self.start(*command, name=f"worker:{deployment}", ready="ready", timeout=ENGINE_START_SECONDS)
+        return self.start(*command, name=f"worker:{deployment}", ready=ready, timeout=ENGINE_START_SECONDS)
 
     def start_celery(self) -> Process:
         """Starts a Celery worker with beat inside."""
