@@ -4,12 +4,8 @@ Every write of configuration, here and in the apps above, goes in this order: lo
 publication of the snapshot after commit.
 """
 
-import base64
-import secrets
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
@@ -18,17 +14,15 @@ from django.utils.translation import gettext_lazy as _
 from apps.tenants.changes import row_changes, row_lock
 from apps.tenants.enums import AuditAction, MemberRole
 from apps.tenants.models import AuditEvent, Membership, Tenant
-from apps.tenants.outside_address import InsideAddressError, outside_addresses
 from apps.tenants.sealed_text import seal
 from apps.tenants.snapshots import snapshot_publish_on_commit
+from apps.tenants.webhook_targets import webhook_secret_new, webhook_url_check
 from headrace_wire.api_key import redact
 
 Actor = AbstractBaseUser | None
 """Who does it; None for the system itself (commands, tasks)."""
 
 SYSTEM = "system"
-
-WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105  # says what follows, is none
 
 
 def audit_record(
@@ -66,7 +60,7 @@ def tenant_create(*, tenant: Tenant, actor: Actor = None) -> Tenant:
     """
     _webhook_secret_ensure(tenant)
     tenant.full_clean()
-    _webhook_url_check(tenant)
+    webhook_url_check(tenant.webhook_url, field="webhook_url")
     tenant.save(force_insert=True)
     changes = row_changes(None, tenant)
     audit_record(tenant=tenant, actor=actor, action=AuditAction.TENANT_CREATED, target=tenant, details=changes)
@@ -92,7 +86,7 @@ def tenant_update(*, tenant: Tenant, actor: Actor = None) -> Tenant:
         raise ValidationError({"slug": _("The slug stands in metrics and URLs; it cannot be changed.")}, code="slug")
     tenant.full_clean()
     if "webhook_url" in changes:
-        _webhook_url_check(tenant)
+        webhook_url_check(tenant.webhook_url, field="webhook_url")
     tenant.save(force_update=True)
     audit_record(tenant=tenant, actor=actor, action=AuditAction.TENANT_CHANGED, target=tenant, details=changes)
     snapshot_publish_on_commit()
@@ -106,7 +100,7 @@ def tenant_webhook_secret_renew(*, tenant: Tenant, actor: Actor = None) -> str:
     What is posted from now on is signed with the new one alone.
     """
     row_lock(tenant)
-    secret = _new_webhook_secret()
+    secret = webhook_secret_new()
     tenant.webhook_secret = seal(secret)
     tenant.save(update_fields=["webhook_secret", "updated_at"])
     audit_record(
@@ -115,28 +109,10 @@ def tenant_webhook_secret_renew(*, tenant: Tenant, actor: Actor = None) -> str:
     return secret
 
 
-def _webhook_url_check(tenant: Tenant) -> None:
-    """An internal address is refused where it is given; where a name leads to is looked at again with every post."""
-    host = urlsplit(tenant.webhook_url).hostname if tenant.webhook_url else None
-    if host is None or settings.HEADRACE_WEBHOOK_INTERNAL:
-        return
-    try:
-        outside_addresses(host, 443)
-    except InsideAddressError as error:
-        raise ValidationError({"webhook_url": str(error)}, code="internal_address") from error
-    except OSError:
-        return  # not known today
-
-
 def _webhook_secret_ensure(tenant: Tenant) -> None:
     """Nothing is ever posted unsigned: a URL without a secret gets one."""
     if tenant.webhook_url and not tenant.webhook_secret:
-        tenant.webhook_secret = seal(_new_webhook_secret())
-
-
-def _new_webhook_secret() -> str:
-    """Returns a secret in the form of Standard Webhooks (standardwebhooks.com)."""
-    return WEBHOOK_SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+        tenant.webhook_secret = seal(webhook_secret_new())
 
 
 @transaction.atomic

@@ -187,16 +187,10 @@ class SoftLimitNoticeAdmin(ReadOnlyAdmin):
     @admin.display(description=_("Told"))
     def arrived(self, notice: SoftLimitNotice) -> str:
         """Returns each channel with its state."""
-        return ", ".join(f"{way.get_channel_display()}: {_progress(way)}" for way in notice.deliveries.all())
+        return ", ".join(f"{way.get_channel_display()}: {way.progress}" for way in notice.deliveries.all())
 
     @admin.action(description=_("Send again what did not arrive"), permissions=["view"])
     def send_again(self, request: HttpRequest, queryset: "QuerySet[SoftLimitNotice]") -> None:
         """Has the deliveries tried again that were given up or wait."""
         count = notices_retry(notices=queryset)
         messages.info(request, ngettext("%d delivery is tried again.", "%d deliveries are tried again.", count) % count)
-
-
-def _progress(way: NoticeDelivery) -> object:
-    if way.delivered_at is not None:
-        return _("delivered")
-    return _("waits") if way.next_attempt_at is not None else _("given up")

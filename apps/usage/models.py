@@ -164,10 +164,9 @@ class SoftLimitNotice(models.Model):
         return money_text(from_micros(self.limit_micros))
 
 
-class NoticeDelivery(models.Model):
-    """The way of a notice over one channel."""
+class Delivery(models.Model):
+    """The way of something that is told, over one channel (`deliveries`)."""
 
-    notice = models.ForeignKey(SoftLimitNotice, on_delete=models.CASCADE, related_name="deliveries")
     channel = models.CharField(max_length=16, choices=Channel)
     attempts = models.PositiveSmallIntegerField(default=0)
     next_attempt_at = models.DateTimeField(
@@ -175,6 +174,22 @@ class NoticeDelivery(models.Model):
     )
     delivered_at = models.DateTimeField(null=True, blank=True)
     last_error = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        abstract = True
+
+    @property
+    def progress(self) -> object:
+        """For people."""
+        if self.delivered_at is not None:
+            return _("delivered")
+        return _("waits") if self.next_attempt_at is not None else _("given up")
+
+
+class NoticeDelivery(Delivery):
+    """The way of a notice over one channel."""
+
+    notice = models.ForeignKey(SoftLimitNotice, on_delete=models.CASCADE, related_name="deliveries")
 
     class Meta:
         ordering = ["notice", "channel"]

@@ -1,11 +1,9 @@
 """Soft budgets are announced once: by email, and to a webhook that a real client verifies."""
 
 import json
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import openai
@@ -25,52 +23,23 @@ from apps.tenants.models import Membership, Tenant
 from apps.tenants.sealed_text import unseal
 from apps.tenants.services import membership_create, tenant_update
 from apps.usage import notices
+from apps.usage.deliveries import LONGEST_PAUSE, MAX_ATTEMPTS, delivery_claim, delivery_pause
 from apps.usage.models import NoticeDelivery, SoftLimitNotice
-from apps.usage.notices import LONGEST_PAUSE, MAX_ATTEMPTS, notice_pause, notices_retry
+from apps.usage.notices import notices_retry
 from apps.usage.tasks import notices_send_task
 from headrace_wire import redis_keys
 from tests.support.database_outage import database_down
+from tests.support.webhook_receiver import Receiver, running_receiver
 
 from .events import event, write
 
 pytestmark = pytest.mark.django_db
 
 
-class Receiver(HTTPServer):
-    """A tenant's endpoint: answers with `statuses` one after another, then with 200."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Taking)
-        self.url = f"http://127.0.0.1:{self.server_port}/hook"
-        self.statuses: list[int] = []
-        self.taken: list[tuple[str, dict[str, str], bytes]] = []
-
-
-class _Taking(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.taken.append((self.path, headers, body))
-        self.send_response(self.server.statuses.pop(0) if self.server.statuses else 200)
-        self.send_header("location", "/elsewhere")
-        self.end_headers()
-
-    do_GET = do_POST  # noqa: N815
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with running_receiver() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -199,12 +168,12 @@ def test_of_two_who_found_the_same_delivery_one_sends_it(live_redis: Redis, quot
     passed(live_redis, quota)
     notices.notices_collect()
     first, second = NoticeDelivery.objects.get(), NoticeDelivery.objects.get()
-    assert notices._claim(first)
-    assert not notices._claim(second)
+    assert delivery_claim(first)
+    assert not delivery_claim(second)
 
 
 def test_pauses_grow_to_a_limit() -> None:
-    pauses = [notice_pause(attempts) for attempts in range(1, MAX_ATTEMPTS + 1)]
+    pauses = [delivery_pause(attempts) for attempts in range(1, MAX_ATTEMPTS + 1)]
     assert pauses[:3] == [timedelta(seconds=30), timedelta(seconds=60), timedelta(seconds=120)]
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_PAUSE
