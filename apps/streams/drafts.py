@@ -5,7 +5,7 @@ Only token ids are kept, for `KEPT_SECONDS` after the last change; what a draft 
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from enum import StrEnum
 
 from msgspec import Struct
@@ -126,6 +126,13 @@ class DraftBook:
         for key in list(self._lines):
             for line, draft in self._drafts(*key):
                 if draft.expires_at <= now:
+                    self.give_up(line)
+
+    def keep_only(self, tenant_ids: Container[str]) -> None:
+        """Give up those of tenants that are gone."""
+        for key in list(self._lines):
+            if key[0] not in tenant_ids:
+                for line, _ in self._drafts(*key):
                     self.give_up(line)
 
     def give_up(self, line: DraftLine) -> None:

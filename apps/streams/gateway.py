@@ -74,7 +74,9 @@ class Gateway:
         self.queue = RequestQueue(self.redis, self.functions)
         self.kept_answers = KeptAnswers(self.redis, self.functions)
         self.flights = Flights(self.redis, self.functions)
-        self.recorder = ResponseRecorder(self.kept_answers, self.token_log)
+        self.recorder = ResponseRecorder(
+            self.kept_answers, self.token_log, has_tenant=lambda tenant_id: tenant_id in self.config.tenants
+        )
         self.renderers = Renderers(self.redis)
         self.fleet = FleetView(self.redis, self.renderers)
         self.config_reader = ConfigReader(self.redis, on_change=lambda _: self._end_revoked())
@@ -212,6 +214,7 @@ class Gateway:
                 subscription.interrupt(error)
                 if subscription.had_turn:
                     self._cancel_revoked(subscription.stream_id, caller.tenant.id)
+        self.drafts.keep_only(self.config.tenants)
 
     def _cancel_revoked(self, stream_id: str, tenant_id: str) -> None:
         log.info("access_ended", stream_id=stream_id, tenant_id=tenant_id)

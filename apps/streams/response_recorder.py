@@ -5,6 +5,7 @@ client that leaves loses no entry and writes no partial one, and neither does a 
 """
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 from redis.exceptions import RedisError
@@ -29,9 +30,11 @@ _OWN_ENDS = frozenset({FinishReason.STOP, FinishReason.LENGTH})
 class ResponseRecorder:
     """Takes finished streams and keeps their answers, until cancelled."""
 
-    def __init__(self, answers: KeptAnswers, token_log: TokenLog) -> None:
+    def __init__(self, answers: KeptAnswers, token_log: TokenLog, *, has_tenant: Callable[[str], bool]) -> None:
+        """`has_tenant` says whether the configuration has a tenant of this id: one that was deleted leaves nothing."""
         self._answers = answers
         self._log = token_log
+        self._has_tenant = has_tenant
         self._nearly_full: set[str] = set()
         """Tenants whose room was, when something was kept last: it is told once."""
         self.dealt_with = 0
@@ -64,6 +67,9 @@ class ResponseRecorder:
             await self._answers.land(stream_id, tenant_id, keep)
 
     async def _keep(self, stream_id: str, tenant_id: str, deployment: str, order: KeepOrder) -> None:
+        if not self._has_tenant(tenant_id):
+            metrics.NOT_KEPT.labels("tenant_gone").inc()
+            return
         answer = whole_answer(await self._log.read(stream_id) or [])
         if answer is None:
             metrics.NOT_KEPT.labels("not_whole").inc()

@@ -51,6 +51,7 @@ class AuditAction(models.TextChoices):
 
     TENANT_CREATED = "tenant.created", "Tenant created"
     TENANT_CHANGED = "tenant.changed", "Tenant changed"
+    TENANT_DELETED = "tenant.deleted", "Tenant deleted"
     TENANT_WEBHOOK_SECRET_RENEWED = "tenant.webhook_secret_renewed", "Tenant's webhook secret renewed"
     MEMBER_ADDED = "member.added", "Member added"
     MEMBER_CHANGED = "member.changed", "Member's role changed"

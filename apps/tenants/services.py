@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from apps.tenants.changes import row_changes, row_lock
 from apps.tenants.enums import AuditAction, MemberRole
 from apps.tenants.models import AuditEvent, Membership, Tenant
+from apps.tenants.removal import removal_prepare
 from apps.tenants.sealed_text import seal
 from apps.tenants.snapshots import snapshot_publish_on_commit
 from apps.tenants.webhook_targets import webhook_secret_new, webhook_url_check
@@ -91,6 +92,23 @@ def tenant_update(*, tenant: Tenant, actor: Actor = None) -> Tenant:
     audit_record(tenant=tenant, actor=actor, action=AuditAction.TENANT_CHANGED, target=tenant, details=changes)
     snapshot_publish_on_commit()
     return tenant
+
+
+@transaction.atomic
+def tenant_delete(*, tenant: Tenant, actor: Actor = None) -> None:
+    """Deletes a tenant that is switched off, and all that is kept for it; usage and the audit trail stay, without it.
+
+    Raises:
+        ValidationError: The tenant is active: whoever uses it is to be let go first.
+    """
+    locked = Tenant.objects.select_for_update().get(pk=tenant.pk)
+    if locked.is_active:
+        raise ValidationError(_("Switch the tenant off first."), code="active")
+    snapshot_publish_on_commit()  # first: who knows of no tenant keeps nothing for it
+    removal_prepare(locked)
+    details = {"slug": [locked.slug, None], "id": [locked.pk.hex, None]}
+    audit_record(tenant=None, actor=actor, action=AuditAction.TENANT_DELETED, target=locked, details=details)
+    locked.delete()
 
 
 @transaction.atomic

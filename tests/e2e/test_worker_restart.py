@@ -49,7 +49,7 @@ def test_a_killed_worker_comes_back_ready_with_its_pinned_prefixes_warm(engine_s
     killed = next(one for one in stack.processes if one.pid == before.pid)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    changes: Any = probe.redis.pubsub()
+    changes: Any = probe.redis.pubsub()  # type: ignore[no-untyped-call]
     changes.subscribe(redis_keys.fleet_channel())
     worker = stack.start_worker(MODEL, ready="worker for deployment")
     try:
@@ -81,7 +81,8 @@ def _until_ready(
     """Follow a worker's announcements; return its states and, as it was when it said that it is ready, its report."""
     states: list[WorkerState] = []
     while changes.get_message(timeout=ENGINE_START_SECONDS) is not None:
-        for raw in probe.redis.hvals(redis_keys.workers_key()):  # type: ignore[union-attr]  # synchronous
+        rows: Any = probe.redis.hvals(redis_keys.workers_key())
+        for raw in rows:
             info = codec.decode(raw, WorkerInfo)
             if info.pid != pid:
                 continue

@@ -104,3 +104,14 @@ def test_common_tokens_are_whole_blocks(book: DraftBook) -> None:
     inside = bytearray(ids(*range(100)))
     inside[4 * BLOCK * 10 + 5] ^= 1
     assert draft.common_tokens(bytes(inside)) == 10 * BLOCK
+
+
+def test_a_tenant_that_is_gone_leaves_none(book: DraftBook) -> None:
+    ours, theirs = DraftLine(), DraftLine()
+    note(book, ours, "gone", ids(1), 32)
+    note(book, theirs, "gone", ids(1), 32, tenant="b")
+    book.keep_only({"b": None})
+    assert ours.draft is None
+    assert theirs.draft is not None
+    book.sent("a", "gone", "sent after all", ids(1, 2))
+    assert not book.was_hit("sent after all")

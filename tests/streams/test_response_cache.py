@@ -342,3 +342,14 @@ async def test_a_ttl_of_nothing_keeps_nothing(desk: Desk) -> None:
     assert not await desk.gateway.redis.hexists(redis_keys.stream_key(claimed.stream_id), "keep")
     await desk.answer(claimed)
     assert await desk.read(started) == TEXT
+
+
+async def test_a_deleted_tenants_last_answer_is_not_kept(desk: Desk) -> None:
+    await desk.keep()
+    await desk.ask()
+    (claimed,) = await desk.claim()
+    tenants = [tenant for tenant in desk.config.tenants if tenant.id != TENANT_A]
+    await desk.configure(tenants=tenants)
+    await desk.answer(claimed)
+    await desk.recorded()
+    assert not await desk.gateway.redis.keys(redis_keys.kept_answer_prefix(TENANT_A) + "*")
