@@ -44,6 +44,12 @@ from headrace_wire.redis_keys.guardrails import (
     interventions_lock_key,
     interventions_set_aside_key,
 )
+from headrace_wire.redis_keys.latency import (
+    latency_minutes_key,
+    latency_series_prefix,
+    latency_slots_key,
+    latency_total_prefix,
+)
 from headrace_wire.redis_keys.logs import (
     delivery_key,
     delivery_prefix,
@@ -125,6 +131,10 @@ __all__ = [
     "keys_used_key",
     "knocks_key",
     "lane_key",
+    "latency_minutes_key",
+    "latency_series_prefix",
+    "latency_slots_key",
+    "latency_total_prefix",
     "left_behind_key",
     "log_key",
     "log_prefix",

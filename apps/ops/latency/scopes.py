@@ -1,0 +1,113 @@
+"""Whose latencies, over which time, and the points that are given for it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Self
+from uuid import UUID
+
+from django.utils import timezone
+
+from headrace_wire.latency.store import READABLE_SECONDS, SLOT_SECONDS
+from headrace_wire.latency.summary import Summary
+
+MOST_POINTS = 240
+STEPS = (
+    timedelta(seconds=SLOT_SECONDS),
+    timedelta(minutes=1),
+    timedelta(minutes=10),
+    timedelta(hours=1),
+    timedelta(hours=6),
+    timedelta(days=1),
+)
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyScope:
+    """Whose streams; None does not tell apart."""
+
+    deployment: str | None = None
+    """Its name."""
+    tenant_id: UUID | None = None
+    key_id: str | None = None
+    """32 hex digits; "" for the web chat."""
+    worker: str | None = None
+    """Its incarnation."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """From `start` up to and without `end`, in steps that begin at multiples of `step` since 1970."""
+
+    start: datetime
+    end: datetime
+    step: timedelta
+
+    @classmethod
+    def of(cls, start: datetime, end: datetime, *, now: datetime | None = None) -> Self:
+        """Returns the range with the finest step that makes at most `MOST_POINTS`, widened to whole steps.
+
+        Steps of ten seconds are there for what Redis has only, which is two hours.
+
+        Raises:
+            ValueError: `end` is not after `start`, or the range is longer than 240 days.
+        """
+        if end <= start:
+            raise ValueError("the range is empty")
+        oldest_slot = (now or timezone.now()) - timedelta(seconds=READABLE_SECONDS)
+        for step in STEPS:
+            if step == STEPS[0] and start < oldest_slot:
+                continue
+            first, last = floor_to(start, step), ceil_to(end, step)
+            if (last - first) // step <= MOST_POINTS:
+                return cls(first, last, step)
+        raise ValueError("the range is too long")
+
+    def steps(self) -> Iterator[datetime]:
+        """Yields the beginning of each step."""
+        at = self.start
+        while at < self.end:
+            yield at
+            at += self.step
+
+
+def floor_to(at: datetime, step: timedelta) -> datetime:
+    """Returns the beginning of the step that a moment is in."""
+    return at - (at - _EPOCH) % step
+
+
+def ceil_to(at: datetime, step: timedelta) -> datetime:
+    """Returns the moment itself where a step begins with it, else the beginning of the next one."""
+    return at + (_EPOCH - at) % step
+
+
+@dataclass(slots=True)
+class LatencyPoint(Summary):
+    """What streams took that ended, and gaps that were, in the step that begins at `at`."""
+
+    at: datetime = field(default=_EPOCH, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPoint:
+    """The fleet in the step that begins at `at`; means over the step (`FleetSample` says of what)."""
+
+    at: datetime
+    workers: float = 0.0
+    running: float = 0.0
+    held: float = 0.0
+    suspended: float = 0.0
+    spilled: float = 0.0
+    waiting: float = 0.0
+    waiting_most: float = 0.0
+    kv_cache_usage: float = 0.0
+    kv_cache_usage_most: float = 0.0
+    tokens: float = 0.0
+    prefix_hit_rate: float | None = None
+    rss_bytes: float | None = None
+    gpu_utilization: float | None = None
+    gpu_bandwidth: float | None = None
+    gpu_memory_bytes: float | None = None
+    gpu_clock_mhz: float | None = None
+    gpu_power_watts: float | None = None
