@@ -20,6 +20,7 @@ from apps.streams.drafts import DraftBook
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
 from apps.streams.limits import QueueNews, StreamLimit
+from apps.streams.presence import Presence
 from apps.streams.rendering import Renderers
 from apps.streams.response_recorder import ResponseRecorder
 from apps.streams.subscription import Subscription
@@ -101,6 +102,11 @@ class Gateway:
         )
         self.buffered_bytes: Callable[[], int] = lambda: 0
         """What the server's transports hold in user space; set by whoever runs the server."""
+        self.leave: Callable[[], None] = lambda: log.warning("gateway_cannot_leave")
+        """Ends the process as SIGTERM does; set by whoever runs the server."""
+        self.server_load: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Open connections, and those of them that are WebSockets; likewise."""
+        self._presence = Presence(self.redis)
         self._keys_used: dict[str, float] = {}
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -177,14 +183,16 @@ class Gateway:
         self._tasks, self._delivery_task = [], None
         with suppress(RedisError):
             await self.redis.zadd(redis_keys.incarnations_key(), {self.incarnation: 1}, xx=True)
+            await self._presence.bury([self.incarnation])
         await self.functions.aclose()
         await self.redis.aclose()
 
     async def _enlist(self) -> None:
-        await self.queue.enlist(
-            self.incarnation, lease_seconds=self.lease_seconds, channels=[redis_keys.delivery_key(self.incarnation)]
-        )
+        await self.queue.enlist(self.incarnation, lease_seconds=self.lease_seconds, channels=self._channels())
         self._delivery_task = asyncio.create_task(self.delivery.run(self.incarnation), name="delivery")
+
+    def _channels(self) -> list[str]:
+        return [redis_keys.delivery_key(self.incarnation), redis_keys.control_key(self.incarnation)]
 
     async def _abort(self, departure: Departure) -> None:
         """Stop a stream that was left for good; its end is in the log for whoever comes later."""
@@ -243,6 +251,7 @@ class Gateway:
             self.drafts.sweep()
             try:
                 await self._renew()
+                await self._show()
                 await self._reap()
                 await self._adoption.look()
                 await self.waiting_room.look()
@@ -262,11 +271,23 @@ class Gateway:
             await self.redis.hset(redis_keys.keys_used_key(), mapping={key: int(at) for key, at in used.items()})
 
     async def _renew(self) -> None:
-        channel = redis_keys.delivery_key(self.incarnation)
+        channels = self._channels()
         try:
-            await self.queue.renew(self.incarnation, lease_seconds=self.lease_seconds, owned=[], channels=[channel])
+            await self.queue.renew(self.incarnation, lease_seconds=self.lease_seconds, owned=[], channels=channels)
         except LeaseLostError:
             await self._start_anew()
+
+    async def _show(self) -> None:
+        """Say how this gateway does, and do what the fleet's operators want of it."""
+        connections, websockets = self.server_load()
+        if await self._presence.show(
+            self.incarnation,
+            is_draining=self.draining,
+            streams=len(self.delivery),
+            connections=connections,
+            websockets=websockets,
+        ):
+            self.leave()
 
     async def _start_anew(self) -> None:
         log.warning("gateway_lease_lost", incarnation=self.incarnation)
@@ -281,6 +302,7 @@ class Gateway:
         reaped = await self.queue.reap(self.incarnation)
         if reaped.dead:
             log.warning("incarnations_expired", incarnations=reaped.dead, streams=len(reaped.taken))
+        await self._presence.bury(reaped.dead)
         for stream in reaped.taken:
             await self.endings.left_behind(stream)
         for stream_id in reaped.settled:

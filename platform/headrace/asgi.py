@@ -94,6 +94,8 @@ async def _start(server: ServerState | None) -> None:
         else:
             if server is not None:
                 gateway.buffered_bytes = server.buffered_bytes
+                gateway.server_load = lambda: (server.connection_count, server.websockets)
+                gateway.leave = server.leave
             return
 
 

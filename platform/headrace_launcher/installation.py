@@ -50,7 +50,14 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
     schedule = environment.state_dir / "celerybeat.pid"
     schedule.unlink(missing_ok=True)
     return [
-        ProcessKind(name="gateway", command=gateway, environ=django, tier=GATEWAYS, stop_seconds=DRAIN_SECONDS + 5),
+        ProcessKind(
+            name="gateway",
+            command=gateway,
+            environ=django,
+            tier=GATEWAYS,
+            stop_seconds=DRAIN_SECONDS + 5,
+            may_leave=True,
+        ),
         ProcessKind(
             name="worker",
             command=[python, "-m", "headrace_worker", "--deployment", model],
@@ -61,6 +68,7 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
             },
             tier=WORKERS,
             stop_seconds=DRAIN_SECONDS + 10,
+            may_leave=True,
         ),
         ProcessKind(
             name="celery",

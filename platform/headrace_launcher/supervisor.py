@@ -32,6 +32,8 @@ class ProcessKind:
     """Tiers end one after another, the highest first."""
     stop_seconds: float = 10.0
     """From SIGTERM to SIGKILL of its whole process group."""
+    may_leave: bool = False
+    """A process that ends with status 0 was told to, and is not replaced: there is to be one less of this kind."""
     death_signal: int = signal.SIGTERM
     """What a process gets when the supervisor dies without having ended it."""
 
@@ -163,7 +165,12 @@ class Supervisor:
         await asyncio.to_thread(bury_group, member.process.pid)
         self._members[kind.name].remove(member)
         self._on_change()
-        if member.wanted and not self._stopping:
+        if not member.wanted or self._stopping:
+            return
+        if kind.may_leave and status == 0:
+            self._wanted[kind.name] = max(0, self._wanted[kind.name] - 1)
+            self._output.line(member.name, "has left as it was told to; it is not started again")
+        else:
             self._replace(kind, member, status)
 
     def _replace(self, kind: ProcessKind, member: _Member, status: int) -> None:

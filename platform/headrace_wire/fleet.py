@@ -46,6 +46,29 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     config_version: int = 0
     cache_tokens: int = 0
     """What its engine's prefix cache holds; 0 where it has none."""
+    num_streams: int = 0
+    """Streams that it works on, held ones included: what is left of a drain."""
+    drain_reason: str = ""
+    drain_until: float = 0.0
+    """While draining: when what is left is handed over, Unix seconds, UTC."""
+    is_leaving: bool = False
+    """It ends when it is drained."""
+
+
+class GatewayInfo(Struct, frozen=True, omit_defaults=True):
+    """What one gateway incarnation says of itself, rewritten each second or so."""
+
+    incarnation: str
+    state: WorkerState
+    """`ready` or `draining`."""
+    host: str
+    pid: int
+    started_at: float
+    """Unix seconds, UTC."""
+    streams: int = 0
+    """Streams that somebody reads through it: what is left of a drain."""
+    connections: int = 0
+    websockets: int = 0
 
 
 class TemplateProbe(Struct, frozen=True):

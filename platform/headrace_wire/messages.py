@@ -287,4 +287,25 @@ class CancelPrefill(Struct, frozen=True, array_like=True, tag="cancel_prefill"):
     prefill_id: str
 
 
-ControlMessage = Cancel | Credit | WarmUp | Prefill | CancelPrefill
+class Drain(Struct, frozen=True, array_like=True, tag="drain"):
+    """Claim nothing more; what runs may finish for so long, then it is handed over. The newest order counts."""
+
+    reason: str
+    """For the log and the fleet's pages; not for clients."""
+    deadline_seconds: float
+    leave: bool = False
+    """End the process then, with exit status 0; else stay registered as draining until `Resume`."""
+
+
+class Resume(Struct, frozen=True, array_like=True, tag="resume"):
+    """Take streams again, after a `Drain` that did not end the process."""
+
+
+class Migrate(Struct, frozen=True, array_like=True, tag="migrate"):
+    """Give this stream to another worker, which continues it exactly; one that cannot be so continued stays."""
+
+    stream_id: str
+    reason: str
+
+
+ControlMessage = Cancel | Credit | WarmUp | Prefill | CancelPrefill | Drain | Resume | Migrate

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
 """How long the log may take to get what was generated; what it does not get is generated again."""
 
+ELSEWHERE_SECONDS = 10.0
+"""How long a stream that was sent elsewhere is left to the others; then it is better served here than not at all."""
+
 
 class Handover:
     """Gives streams up; each is in here once at most, and still owned until the queue has it."""
@@ -71,11 +74,12 @@ class Handover:
         *,
         blamed: Sequence[Generation] = (),
         saving: bool = False,
+        elsewhere: bool = False,
     ) -> None:
         """Give streams to whoever claims them next, in this order; those that cannot be continued end with `error`.
 
         For the `blamed` ones this was one of their attempts, and whose are used up end with `error` too. With `saving`,
-        what the engine has computed is kept first.
+        what the engine has computed is kept first. With `elsewhere`, this worker leaves them to the others for a while.
         """
         leaving = self._begin(generations)
         if saving:
@@ -86,7 +90,9 @@ class Handover:
             if not generation.may_continue:
                 self._conclude(generation, GivenBack.EXHAUSTED, error)
                 continue
-            outcome = await until_answered(partial(self._requeue, generation, counts=generation in blamed))
+            outcome = await until_answered(
+                partial(self._requeue, generation, counts=generation in blamed, elsewhere=elsewhere)
+            )
             self._conclude(generation, outcome, error)
 
     def _begin(self, generations: Sequence[Generation]) -> list[Generation]:
@@ -104,7 +110,7 @@ class Handover:
         except TimeoutError:
             log.warning("streams are given back without their last tokens, redis is slow: %d", len(generations))
 
-    async def _requeue(self, generation: Generation, *, counts: bool) -> GivenBack:
+    async def _requeue(self, generation: Generation, *, counts: bool, elsewhere: bool) -> GivenBack:
         return await self._queue.requeue(
             generation.stream_id,
             epoch=generation.epoch,
@@ -112,6 +118,7 @@ class Handover:
             deployment=generation.request.deployment,
             max_attempts=MAX_ATTEMPTS,
             counts=counts,
+            elsewhere_seconds=ELSEWHERE_SECONDS if elsewhere else 0.0,
         )
 
     def _conclude(self, generation: Generation, outcome: GivenBack, error: StreamError | None) -> None:

@@ -84,6 +84,10 @@ class Holds:
         self._hold_seconds = 0.0
         self._changed.set()
 
+    def resume(self) -> None:
+        """Hold streams again for as long as the limits say."""
+        self._hold_seconds = self._limits.hold_seconds
+
     def consider(self, stats: EngineStats) -> None:
         """Suspend the longest-held where they keep too much of the KV cache, for their tenant or in all."""
         now = time.monotonic()

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -10,8 +9,9 @@ from redis.exceptions import RedisError
 
 from headrace_wire import codec, redis_keys
 from headrace_wire.functions import Reply
-from headrace_wire.messages import Cancel, CancelPrefill, ControlMessage, Credit, Prefill
+from headrace_wire.messages import ControlMessage
 from headrace_wire.request_queue import RequestQueue
+from headrace_worker.orders import Orders
 from headrace_worker.prefilling import Prefilling
 from headrace_worker.streams import Streams
 
@@ -33,19 +33,19 @@ class Intake:
         bell: RequestQueue,
         control: "Redis",
         streams: Streams,
+        orders: Orders,
         *,
         prefilling: Prefilling,
         deployment: str,
-        warm_up: Callable[[float], None],
     ) -> None:
-        """`bell` and `control` have connections of their own: they block. `warm_up` is called for each WarmUp."""
+        """`bell` and `control` have connections of their own: they block."""
         self._queue = queue
         self._bell = bell
         self._control = control
         self._streams = streams
         self._prefilling = prefilling
         self._deployment = deployment
-        self._warm_up = warm_up
+        self._orders = orders
 
     async def claim(self, incarnation: str) -> None:
         """Claim until cancelled: no bell is answered while there is no room. A knock may be, for a spare place.
@@ -94,27 +94,7 @@ class Intake:
             if knocks in found:
                 self._streams.places.changed.set()
             messages = [_decoded(fields[b"d"]) for _, fields in found.get(control, ())]
-            self._obey([message for message in messages if message is not None])
-
-    def _obey(self, messages: Sequence[ControlMessage]) -> None:
-        """Carry out all that came at once, credit for all streams together."""
-        cancelled: dict[str, str] = {}
-        credit: dict[str, int] = {}
-        for message in messages:
-            if isinstance(message, Cancel):
-                cancelled[message.stream_id] = message.reason
-            elif isinstance(message, Credit):
-                credit[message.stream_id] = max(message.up_to, credit.get(message.stream_id, 0))
-            elif isinstance(message, Prefill):
-                self._prefilling.put(message)
-            elif isinstance(message, CancelPrefill):
-                self._prefilling.cancel(message.prefill_id)
-            else:
-                self._warm_up(message.if_idle_seconds)
-        if cancelled:
-            self._streams.cancel(cancelled)
-        if credit:
-            self._streams.credit(credit)
+            self._orders.obey([message for message in messages if message is not None])
 
 
 def _decoded(raw: bytes) -> ControlMessage | None:

@@ -94,7 +94,7 @@ class Lease:
             lease_seconds=self._config.lease_seconds,
             owned=owned,
             channels=[redis_keys.control_key(self.incarnation), redis_keys.held_key(self.incarnation)],
-            serving=(self._config.deployment, 0 if self._streams.is_draining else self._streams.places.slots),
+            serving=(self._config.deployment, 0 if self._streams.places.is_closed else self._streams.places.slots),
         )
         self._streams.publisher.lose([(stream, epoch) for stream, epoch, _ in owned if stream in renewal.lost])
         if renewal.cancelled:

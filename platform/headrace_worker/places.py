@@ -24,6 +24,8 @@ class Places:
         self._engine_slots = 0
         self.batch_max: int | None = None
         """The deployment's bound of concurrent requests, below what the engine could run."""
+        self.is_closed = False
+        """Nothing is claimed, whatever is free."""
         self.changed = asyncio.Event()
         """Set when there may be more room than before, or somebody for a spare place."""
 
@@ -42,11 +44,15 @@ class Places:
     def room(self) -> int:
         """How many more streams may be claimed; less than 0 where there are too many."""
         slots = self.slots
+        if self.is_closed:
+            return 0
         return min(slots - len(self._live) + len(self._held), slots * LIVE_PER_SLOT - len(self._live))
 
     @property
     def spare(self) -> int:
         """How many more may be claimed beyond `room`, of tenants that have none here, or few."""
+        if self.is_closed:
+            return 0
         return min(spare_places(self.slots), max(0, self.room + spare_places(self.slots)))
 
     @property

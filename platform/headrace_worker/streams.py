@@ -69,8 +69,6 @@ class Streams:
         self.places = Places(self._live, self._holds)
         self._judging = Judging(guarding.judges, self._tasks, guarding.metrics, judged=self._judged)
         self._deadlines = Deadlines(self._waiting_for_tokens, self._end_stalled)
-        self.is_draining = False
-        """Nothing more is taken."""
 
     async def run(self) -> None:
         """Publish, and see to what is stalled or held, until cancelled."""
@@ -237,12 +235,28 @@ class Streams:
 
     def drain(self) -> None:
         """Take nothing more; give up what is held, now and from now on; the rest may go on."""
-        self.is_draining = True
+        self.places.is_closed = True
         self._holds.drain()
 
+    def resume(self) -> None:
+        """Take streams again."""
+        self._holds.resume()
+        self.places.is_closed = False
+        self.places.changed.set()
+
     async def hand_over(self) -> None:
-        """Give every stream back, to be continued by another worker."""
-        await self._handover.requeue(list(self._live.values()), DRAINED, saving=True)
+        """Give every stream back, to be continued by another worker; what has begun is done, come what may."""
+        leaving = self._handover.requeue(list(self._live.values()), DRAINED, saving=True)
+        await asyncio.shield(self._tasks.create_task(leaving))
+
+    def migrate(self, stream_ids: Sequence[str]) -> None:
+        """Give these streams to other workers; those that cannot be continued elsewhere stay."""
+        found = [generation for stream_id in stream_ids if (generation := self._live.get(stream_id)) is not None]
+        for generation in found:
+            if not generation.may_continue:
+                log.warning("not to be continued elsewhere, and kept stream_id=%s", generation.stream_id)
+        moving = [generation for generation in found if generation.may_continue]
+        self._tasks.create_task(self._handover.requeue(moving, DRAINED, saving=True, elsewhere=True))
 
     def _suspend(self, generation: Generation, reason: str) -> None:
         self._tasks.create_task(self._handover.suspend(generation, reason))

@@ -5,31 +5,29 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Coroutine
-from typing import Any
 
 from headrace_guard.judges.pool import JudgePool
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.linked_functions import LinkedFunctions
+from headrace_wire.messages import Drain
 from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import LeaseLostError, RequestQueue
 from headrace_wire.token_log import TokenLog
 from headrace_worker.config import WorkerConfig
 from headrace_worker.deployment_judge import DeploymentJudge
 from headrace_worker.deployment_watch import DeploymentWatch
+from headrace_worker.draining import Draining
 from headrace_worker.engine_host import EngineFactory, EngineHost
 from headrace_worker.guarding import Guarding
 from headrace_worker.intake import Intake
 from headrace_worker.lease import Lease
 from headrace_worker.metrics import WorkerMetrics
+from headrace_worker.orders import Orders
 from headrace_worker.prefill_reporting import PrefillReports
 from headrace_worker.prefilling import Prefilling
 from headrace_worker.streams import Streams
 
 log = logging.getLogger(__name__)
-
-FLUSH_SECONDS = 5.0
-"""How long the last entries may take to reach Redis at the end."""
 
 
 class Worker:
@@ -75,14 +73,17 @@ class Worker:
             create=create,
             changed=self._lease.announce,
         )
+        self._draining = Draining(
+            self._streams, announce=self._lease.announce, wake=lambda: queue.wake(self._lease.incarnation)
+        )
         self._intake = Intake(
             queue,
             bell,
             self._control,
             self._streams,
+            Orders(self._streams, self._prefilling, self, warm_up=self._host.want_warm_up),
             prefilling=self._prefilling,
             deployment=config.deployment,
-            warm_up=self._host.want_warm_up,
         )
         self._started_at = time.time()
         self._stop = asyncio.Event()
@@ -97,6 +98,7 @@ class Worker:
                     parts.create_task(self._watch.run(), name="configuration"),
                     parts.create_task(self._streams.run(), name="streams"),
                     parts.create_task(self._host.run(), name="engine"),
+                    parts.create_task(self._draining.run(), name="drain"),
                     parts.create_task(self._serve(), name="incarnations"),
                 ]
                 await self._drained()
@@ -110,6 +112,19 @@ class Worker:
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
+
+    def drain(self, order: Drain) -> None:
+        """Do as the fleet says; its end once begun is not called back."""
+        if self._stop.is_set():
+            return
+        self._draining.begin(order)
+        if order.leave:
+            self._stop.set()
+
+    def resume(self) -> None:
+        """Take streams again after a drain that was not to end it."""
+        if not self._stop.is_set():
+            self._draining.resume()
 
     # ---- run
 
@@ -136,12 +151,12 @@ class Worker:
                 self._streams.abandon_all()
 
     def _describe(self, incarnation: str) -> WorkerInfo:
-        host, deployment, info = self._host, self._host.deployment, self._host.info
+        host, deployment, info, order = self._host, self._host.deployment, self._host.info, self._draining.order
         return WorkerInfo(
             incarnation,
             self._config.deployment,
             deployment.engine.value if deployment else "",
-            WorkerState.DRAINING if self._stop.is_set() else host.state,
+            WorkerState.DRAINING if order is not None else host.state,
             socket.gethostname(),
             os.getpid(),
             self._started_at,
@@ -159,29 +174,22 @@ class Worker:
             cold_start_seconds=host.cold_start_seconds,
             last_error=host.last_error,
             config_version=self._watch.version,
+            num_streams=len(self._streams),
+            drain_reason=order.reason if order is not None else "",
+            drain_until=self._draining.until if order is not None else 0.0,
+            is_leaving=order is not None and order.leave,
         )
 
     # ---- drain and shutdown
 
     async def _drained(self) -> None:
-        """Wait for the signal, then until every stream has its end in the log."""
+        """Wait for the signal, or an order to leave, then until every stream has its end in the log."""
         await self._stop.wait()
-        self._lease.announce()
-        log.info("draining, streams: %d", len(self._streams))
-        self._streams.drain()
-        try:
-            async with asyncio.timeout(self._config.drain_seconds):
-                await _first_of(self._streams.publisher.wait_empty(), self._stop_now.wait())
-        except TimeoutError:
-            pass
-        try:
-            async with asyncio.timeout(FLUSH_SECONDS):
-                if len(self._streams):
-                    log.warning("drain deadline passed, streams handed over: %d", len(self._streams))
-                    await self._streams.hand_over()
-                await self._streams.publisher.wait_empty()
-        except TimeoutError:
-            log.warning("ends could not be written, redis is away: %d", len(self._streams.publisher.owned()))
+        order = self._draining.order
+        if order is None or not order.leave:
+            order = Drain("the process was told to end", self._config.drain_seconds, leave=True)
+            self._draining.begin(order)
+        await self._draining.finish(order.deadline_seconds, self._stop_now)
 
     async def _shutdown(self) -> None:
         await self._lease.leave()
@@ -191,12 +199,3 @@ class Worker:
         for client in (self._functions, self._redis, self._control, self._bell, self._snapshots):
             await client.aclose()
         log.info("worker ended")
-
-
-async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    tasks = [asyncio.create_task(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

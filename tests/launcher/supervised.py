@@ -7,6 +7,7 @@ the test looks for; lines of the supervised processes carry their names in front
 import asyncio
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import TextIO, cast
@@ -35,9 +36,14 @@ PARENT = (
 )
 
 
-def kind(name: str, code: str, *arguments: str, tier: int = 1, stop_seconds: float = 10.0) -> ProcessKind:
+def kind(
+    name: str, code: str, *arguments: str, tier: int = 1, stop_seconds: float = 10.0, may_leave: bool = False
+) -> ProcessKind:
     command = [sys.executable, "-c", code, *arguments]
-    return ProcessKind(name=name, command=command, environ=dict(os.environ), tier=tier, stop_seconds=stop_seconds)
+    environ = dict(os.environ)
+    return ProcessKind(
+        name=name, command=command, environ=environ, tier=tier, stop_seconds=stop_seconds, may_leave=may_leave
+    )
 
 
 def say(*words: object) -> None:
@@ -106,6 +112,18 @@ async def killed_member(watched: Watched) -> None:
     os.kill(supervisor.pids["sleeper-1"], 9)
     await watched.until(lambda: "sleeper-2" in supervisor.pids)
     say("again", *supervisor.pids)
+
+
+async def leaving(watched: Watched) -> None:
+    supervisor = watched.supervisor
+    supervisor.add(kind("worker", FAREWELL, may_leave=True))
+    await supervisor.scale("worker", 3)
+    await watched.until_up(3)
+    os.kill(supervisor.pids["worker-1"], signal.SIGTERM)
+    await watched.until(lambda: len(supervisor.pids) == 2)
+    os.kill(supervisor.pids["worker-2"], signal.SIGKILL)
+    await watched.until(lambda: "worker-4" in supervisor.pids)
+    say("failures", supervisor.failures("worker"), "left", *sorted(supervisor.pids))
 
 
 async def grandchildren(watched: Watched) -> None:

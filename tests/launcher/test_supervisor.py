@@ -44,6 +44,13 @@ def test_killed_process_is_replaced(spawn: Spawn) -> None:
     assert "again sleeper-2" in log
 
 
+def test_who_was_told_to_leave_is_not_replaced(spawn: Spawn) -> None:
+    log = run(spawn, "leaving")
+    assert "worker-1 | has left as it was told to" in log
+    assert "worker-2 | ended by SIGKILL" in log
+    assert "failures 1 left worker-3 worker-4" in log
+
+
 def test_stop_leaves_no_grandchild_even_outside_its_group(spawn: Spawn) -> None:
     log = run(spawn, "grandchildren")
     children = re.search(r"children (\d+) (\d+)", log)

@@ -162,6 +162,13 @@ class Desk:
                         return info
                 await channel.get_message(timeout=0.05)
 
+    async def nobody_left(self, *, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until no worker is registered."""
+        async with asyncio.timeout(seconds), self.redis.pubsub() as channel:
+            await channel.subscribe(redis_keys.fleet_channel())
+            while await self.workers():
+                await channel.get_message(timeout=0.05)
+
     async def record_that(
         self, stream_id: str, found: Callable[[StreamRecord], bool], *, seconds: float = WAIT_SECONDS
     ) -> StreamRecord:

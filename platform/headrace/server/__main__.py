@@ -56,6 +56,7 @@ async def _serve(application: Application, config: ServerConfig) -> int:
     server.application_state[STATE_KEY] = state
     lifespan = Lifespan(application, server.application_state)
     stop, hurry = _signals()
+    state.leave = stop.set
     try:
         await lifespan.startup()
         logger.info("Listening on %s port %d.", *server.listen())

@@ -1,7 +1,7 @@
 """What the application may know about the server that runs it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,6 +28,8 @@ class OpenConnection(Protocol):
 class ServerState:
     """Live numbers and drain events of one server; read by the application, written by the server."""
 
+    leave: Callable[[], None] = lambda: None
+    """Have the server end as SIGTERM does; called again, nothing more."""
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server must not be given new work: readiness answers no, new streams are refused."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)

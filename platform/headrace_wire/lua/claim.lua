@@ -17,7 +17,7 @@ define('claim', function(keys, args)
     running[args[i]] = tonumber(args[i + 1])
     serves = serves + running[args[i]]
   end
-  local team, me, lately, left, in_turn = nil, nil, 0, {}, true
+  local team, me, lately, left, elsewhere, in_turn = nil, nil, 0, {}, {}, true
 
   -- Who else serves the deployment, as far as it matters here: this worker's own numbers are the newest.
   local function team_now()
@@ -48,9 +48,14 @@ define('claim', function(keys, args)
   local function give(id)
     local record = keys[4] .. id
     local f = redis.call('HMGET', record, 'state', 'epoch', 'admitted_ms', 'deadline_ms', 'request', 'credit', 'caps', 'tenant',
-      'band', 'weight', 'prompt', 'alone', 'expected_ms', 'expected_with', 'prefix', 'prefer_until', 'preferred')
+      'band', 'weight', 'prompt', 'alone', 'expected_ms', 'expected_with', 'prefix', 'prefer_until', 'preferred',
+      'avoid', 'avoid_until')
     if f[1] ~= 'queued' or not f[5] then
       redis.call('SREM', k.waiting, id)
+      return
+    end
+    if f[18] == args[1] and now < tonumber(f[19]) then
+      elsewhere[#elsewhere + 1] = id
       return
     end
     local is_left, own = false, 0
@@ -66,6 +71,7 @@ define('claim', function(keys, args)
       local attempt = redis.call('HINCRBY', record, 'attempts', 1)
       local epoch = take(record, keys[3], id, args[1], f[2], now)
       redis.call('HSET', record, 'state', 'running')
+      if f[18] then redis.call('HDEL', record, 'avoid', 'avoid_until') end
       local is_new = f[2] == '0'
       if is_new then
         charge(k, tonumber(f[9]), f[8], tonumber(f[10]), INPUT_WEIGHT * (tonumber(f[11]) or 0))
@@ -101,6 +107,13 @@ define('claim', function(keys, args)
   fill(wanted, function() return next_waiting(k) end)
   in_turn = false
   if #claimed == wanted then fill(wanted + spare, function() return next_for_spare(k, running) end) end
+  -- Streams that this worker was told to leave to others: these hear of them, for it was perhaps we who heard the bell.
+  for i = #elsewhere, 1, -1 do redis.call('LPUSH', k.queue, elsewhere[i]) end
+  if elsewhere[1] then
+    for _, worker in ipairs(team_now()) do
+      if worker.who ~= args[1] then ring_for(k, worker.who) end
+    end
+  end
   for i = #left, 1, -1 do lane_return(k, unpack(left[i])) end
   if workers > 1 then
     team_now()

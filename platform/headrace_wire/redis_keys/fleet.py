@@ -11,6 +11,14 @@ def workers_key() -> str:
     return f"{CONTROL_TAG}:workers"
 
 
+def gateways_key() -> str:
+    """Live gateways.
+
+    Owner: gateways. HASH incarnation -> msgpack `GatewayInfo`; an incarnation without a lease is dead and is swept.
+    """
+    return f"{CONTROL_TAG}:gateways"
+
+
 def fleet_channel() -> str:
     """Pub/sub channel that says that `workers_key` changed; carries the incarnation."""
     return f"{CONTROL_TAG}:fleet:changed"

@@ -183,9 +183,9 @@ def control_prefix() -> str:
 
 
 def control_key(incarnation: str) -> str:
-    """Cancel, credit, warm-up for one worker.
+    """Cancel, credit, warm-up, drain for one worker; drain for one gateway.
 
-    Owner: that worker. STREAM, field `d` = msgpack `ControlMessage`, at most ~4,096, TTL = lease.
+    Owner: that process. STREAM, field `d` = msgpack `ControlMessage`, at most ~4,096, TTL = lease.
     """
     return control_prefix() + incarnation
 

@@ -51,6 +51,8 @@ TOMBSTONE_SECONDS = 24 * 3600
 SUSPENDED_MAX_SECONDS = 3600.0
 """How long a stream may wait for its reader to come on; then it ends as cancelled, and its text stays readable."""
 
+WAKE_MS = 10_000
+
 MAX_ATTEMPTS = 3
 """Owners that a stream may lose before it fails."""
 
@@ -304,6 +306,11 @@ class RequestQueue:
         bells = [redis_keys.own_bell_key(incarnation), redis_keys.bell_key(deployment)]
         return await self._redis.blpop(bells, timeout=timeout_seconds) is not None
 
+    async def wake(self, incarnation: str) -> None:
+        """End a worker's `wait_for_work`, so that it does not hear a bell that is meant for others."""
+        await self._redis.lpush(redis_keys.own_bell_key(incarnation), "1")
+        await self._redis.pexpire(redis_keys.own_bell_key(incarnation), WAKE_MS)
+
     async def mark(self, states: Sequence[tuple[str, int, StreamState, str]]) -> int:
         """Say of owned streams (stream id, epoch, running or held, reason) how they do; returns how many were ours."""
         args: list[bytes | str | int] = []
@@ -334,13 +341,24 @@ class RequestQueue:
         return await self._give_back("suspend", stream_id, incarnation, deployment, args)
 
     async def requeue(
-        self, stream_id: str, *, epoch: int, incarnation: str, deployment: str, max_attempts: int, counts: bool = True
+        self,
+        stream_id: str,
+        *,
+        epoch: int,
+        incarnation: str,
+        deployment: str,
+        max_attempts: int,
+        counts: bool = True,
+        elsewhere_seconds: float = 0.0,
     ) -> GivenBack:
         """Give an owned stream back to the head of its queue, to be continued by another owner.
 
-        `counts` is False where the stream had no part in it; else this was one of its attempts.
+        `counts` is False where the stream had no part in it; else this was one of its attempts. For
+        `elsewhere_seconds` this incarnation does not get it.
         """
         args: list[bytes | str | int] = [stream_id, epoch, max_attempts, int(counts)]
+        if elsewhere_seconds:
+            args += [incarnation, int(elsewhere_seconds * 1000)]
         return await self._give_back("requeue", stream_id, incarnation, deployment, args)
 
     async def _give_back(
