@@ -206,6 +206,7 @@ class EngineHost:
                     async with asyncio.timeout(EXERCISE_SECONDS):
                         await self._warming.generate(engine, info)
                         await self._warming.exercise(engine, info)
+                        self._metrics.warm_ups.inc()
 
     def want_warm_up(self, if_idle_seconds: float) -> None:
         """Have the engine warmed where it has done nothing for so long; it is looked at once nothing else is warmed."""

@@ -35,6 +35,9 @@ class WorkerMetrics:
         self.cold_start = Gauge(
             "headrace_worker_cold_start_seconds", "From the engine's start until it was warm.", registry=registry
         )
+        self.warm_ups = Counter(
+            "headrace_worker_warm_ups", "Dummy inferences of an engine that had been idle.", registry=registry
+        )
         self._live = Gauge("headrace_worker_streams", "Streams worked on.", registry=registry)
         self._held = Gauge("headrace_worker_streams_held", "Streams out of credit.", registry=registry)
         self._spilled = Gauge(
