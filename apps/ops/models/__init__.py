@@ -1,6 +1,21 @@
 """What operators look at."""
 
+from apps.ops.models.alerts import Alert, AlertDelivery, AlertReceiver, AlertRule, AlertSilence
 from apps.ops.models.fleet_samples import FleetSample
 from apps.ops.models.latency import LatencyDay, LatencyHour, LatencyMark, LatencyMinute, LatencyTenMinutes
+from apps.ops.models.objectives import ServiceObjective
 
-__all__ = ["FleetSample", "LatencyDay", "LatencyHour", "LatencyMark", "LatencyMinute", "LatencyTenMinutes"]
+__all__ = [
+    "Alert",
+    "AlertDelivery",
+    "AlertReceiver",
+    "AlertRule",
+    "AlertSilence",
+    "FleetSample",
+    "LatencyDay",
+    "LatencyHour",
+    "LatencyMark",
+    "LatencyMinute",
+    "LatencyTenMinutes",
+    "ServiceObjective",
+]

@@ -1,0 +1,1 @@
+"""Service level objectives of deployments: goals, error budgets, burn rates (docs/alerts.md)."""
