@@ -5,6 +5,7 @@ Order as everywhere: terminal entry in the log, settle, publish (DESIGN 3, Settl
 
 import structlog
 
+from headrace_wire.cancel_reasons import told_of_cancel
 from headrace_wire.errors import EngineError, HeadraceError, RateLimitError, ServerOverloadedError
 from headrace_wire.messages import Delta, Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
 from headrace_wire.request_queue import MAX_ATTEMPTS, GivenBack, RequestQueue, Taken
@@ -31,9 +32,10 @@ class Endings:
         self._queue = queue
         self._incarnation = incarnation
 
-    async def cancelled(self, stream_id: str, *, epoch: int) -> None:
-        """End a stream that its client cancelled."""
-        await self._end(stream_id, epoch, StreamState.CANCELLED, FinishReason.ABORT, None)
+    async def cancelled(self, stream_id: str, *, epoch: int, reason: str = "") -> None:
+        """End a stream that was cancelled; its readers are told the reason where that was not theirs."""
+        error = told_of_cancel(reason)
+        await self._end(stream_id, epoch, StreamState.CANCELLED, FinishReason.ABORT, error)
 
     async def failed(self, stream_id: str, *, epoch: int, error: HeadraceError) -> None:
         """End a stream with an error that its readers see."""
@@ -54,7 +56,7 @@ class Endings:
         elif taken.cancel_reason == OWN_LIMIT_TIMEOUT:
             await self.failed(taken.stream_id, epoch=taken.epoch, error=RateLimitError(OWN_LIMIT_KEPT_IT))
         elif taken.cancel_reason:
-            await self.cancelled(taken.stream_id, epoch=taken.epoch)
+            await self.cancelled(taken.stream_id, epoch=taken.epoch, reason=taken.cancel_reason)
         elif await self._requeue(taken) is GivenBack.EXHAUSTED:
             await self.failed(
                 taken.stream_id,

@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 from tokenizers import Tokenizer
 
+from headrace_wire.cancel_reasons import told_of_cancel
 from headrace_wire.messages import (
     Delta,
     Ended,
@@ -149,7 +150,7 @@ class Generation(GenerationState):
 
         What is held back (half a character, the start of a stop string) goes.
         """
-        self._end(StreamState.CANCELLED, FinishReason.ABORT)
+        self._end(StreamState.CANCELLED, FinishReason.ABORT, error=told_of_cancel(self.cancel_reason))
 
     def fail(self, error: StreamError) -> None:
         """End with an error that the reader sees; what is held back goes."""

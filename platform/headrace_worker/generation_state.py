@@ -35,6 +35,7 @@ class GenerationState:
         "_recalled",
         "_text",
         "_token_timeout",
+        "cancel_reason",
         "claimed",
         "continuing",
         "deadline",
@@ -66,6 +67,8 @@ class GenerationState:
         self.seq = 0
         """Tokens logged so far; the position of the last one."""
         self.ended: Ended | None = None
+        self.cancel_reason = ""
+        """Why it was cancelled; empty where it was not, or nobody has said."""
         self.is_cancelling = False
         """The engine is being told to stop; the end follows."""
         self.is_leaving = False

@@ -198,6 +198,8 @@ class Streams:
     def cancel(self, reasons: Mapping[str, str]) -> None:
         """Stop streams that their clients cancelled; the end is written when the engine has stopped them."""
         found = [generation for stream_id in reasons if (generation := self._live.get(stream_id)) is not None]
+        for generation in found:
+            generation.cancel_reason = reasons[generation.stream_id]
         # One that is being given back is told by its record that it was cancelled.
         fresh = [generation for generation in found if not (generation.is_cancelling or generation.is_leaving)]
         for generation in fresh:

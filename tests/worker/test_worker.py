@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from headrace_wire import codec, redis_keys
+from headrace_wire.cancel_reasons import BY_OPERATOR
 from headrace_wire.fleet import ModelAssets, WorkerState
 from headrace_wire.functions import Reply
 from headrace_wire.messages import (
@@ -23,7 +24,7 @@ from headrace_wire.messages import (
 from headrace_worker.simulated_tokenizer import built_in_tokenizer
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
 from tests.worker.conftest import RunWorker
-from tests.worker.desk import Desk
+from tests.worker.desk import GATEWAY, Desk
 from tests.worker.redis_proxy import RedisProxy
 
 SLOW = {"ttft_ms": 5, "tpot_ms": 20}
@@ -139,6 +140,18 @@ async def test_cancel_while_generating(desk: Desk, run_worker: RunWorker) -> Non
     answer.check_order()
     assert (answer.end.state, answer.end.finish_reason) == (StreamState.CANCELLED, FinishReason.ABORT)
     assert answer.end.usage.completion_tokens == len(await desk.log.token_ids(stream_id)) > 0
+
+
+async def test_a_reader_is_told_that_an_operator_ended_the_stream(desk: Desk, run_worker: RunWorker) -> None:
+    async with run_worker(simulated("sim", engine_args=SLOW)):
+        stream_id = await desk.admit(max_tokens=2000)
+        await desk.first_token(stream_id)
+        await desk.queue.cancel(stream_id, tenant_id="t", reason=BY_OPERATOR, incarnation=GATEWAY)
+        answer = await desk.answer(stream_id)
+    assert (answer.end.state, answer.end.finish_reason) == (StreamState.CANCELLED, FinishReason.ABORT)
+    assert answer.end.error is not None
+    assert answer.end.error.code == "stream_cancelled"
+    assert "operator" in answer.end.error.message
 
 
 async def test_cancel_in_prefill(desk: Desk, run_worker: RunWorker) -> None:
