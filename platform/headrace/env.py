@@ -63,6 +63,10 @@ class Environment:
     """How many gateways this installation runs, for checks only."""
     lease_seconds: float
     """How long a silent gateway is taken for alive; the workers' leases come from the same variable."""
+    autoscale_seconds: float
+    """Between two looks of the autoscaler; its policies name their own times."""
+    kubeconfig: Path | None
+    """How to reach Kubernetes; None: as a pod of its own cluster."""
     prefer_ms: int
     """How long a waiting stream is left to the worker that holds its prompt's beginning; 0 leaves none."""
     soft_streams: int
@@ -111,6 +115,8 @@ class Environment:
             gateway_id=_text(source, "HEADRACE_GATEWAY_ID", f"gateway-{secrets.token_hex(6)}"),
             gateway_count=_integer(source, "HEADRACE_GATEWAY_COUNT", 1, low=1, high=10_000),
             lease_seconds=_seconds(source, "HEADRACE_LEASE_SECONDS", 5.0),
+            autoscale_seconds=_seconds(source, "HEADRACE_AUTOSCALE_SECONDS", 15.0),
+            kubeconfig=_folder(source, "HEADRACE_KUBECONFIG"),
             prefer_ms=_integer(source, "HEADRACE_PREFER_MS", 40, low=0, high=10_000),
             soft_streams=_integer(source, "HEADRACE_SOFT_STREAMS", 1024, low=1, high=1_000_000),
             max_streams=_integer(source, "HEADRACE_MAX_STREAMS", 2048, low=1, high=1_000_000),

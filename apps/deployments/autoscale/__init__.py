@@ -7,7 +7,8 @@
 | `loads` | a sample as shares of what the workers can do |
 | `decide` | the decision: a pure function of policy, samples, time and state |
 | `replay` | what another policy would have done with recorded samples |
-| `models`, `enums`, `services`, `selectors` | policies, samples, decisions in the database |
+| `enums`, `services`, `selectors` | policies, samples, decisions in the database (`models.autoscale`) |
+| `schedule_text` | windows of a week as people write them |
 | `measuring` | one sample of a deployment, from Redis |
 | `tick` | one beat: claim, measure, decide, record, carry out |
 | `carrying_out` | a decision's life: drain, scale, done or failed |
