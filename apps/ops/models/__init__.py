@@ -3,6 +3,7 @@
 from apps.ops.models.alerts import Alert, AlertDelivery, AlertReceiver, AlertRule, AlertSilence
 from apps.ops.models.fleet_samples import FleetSample
 from apps.ops.models.latency import LatencyDay, LatencyHour, LatencyMark, LatencyMinute, LatencyTenMinutes
+from apps.ops.models.live_streams import FleetProcess, LiveStream
 from apps.ops.models.objectives import ServiceObjective
 
 __all__ = [
@@ -11,11 +12,13 @@ __all__ = [
     "AlertReceiver",
     "AlertRule",
     "AlertSilence",
+    "FleetProcess",
     "FleetSample",
     "LatencyDay",
     "LatencyHour",
     "LatencyMark",
     "LatencyMinute",
     "LatencyTenMinutes",
+    "LiveStream",
     "ServiceObjective",
 ]
