@@ -10,6 +10,7 @@ admin.site.login = login_required(admin.site.login)  # type: ignore[method-assig
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("accounts/", include("apps.accounts.urls")),
+    path("account/latency/", include("apps.ops.urls")),
     path("account/", include("apps.usage.urls")),
     path("", include("apps.chat.urls")),
 ]

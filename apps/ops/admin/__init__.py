@@ -1,5 +1,5 @@
 """Admin pages of operators."""
 
-from apps.ops.admin import schedule
+from apps.ops.admin import latency, schedule
 
-__all__ = ["schedule"]
+__all__ = ["latency", "schedule"]

@@ -90,6 +90,12 @@ UNFOLD: dict[str, Any] = {
                 ],
             },
             {
+                "title": "Operations",
+                "items": [
+                    _link("Latency", "timeline", "ops_latencyhour"),
+                ],
+            },
+            {
                 "title": "Operation",
                 "items": [
                     _link("Users", "person", "accounts_user"),

@@ -1,0 +1,103 @@
+"""What a latency page is asked for: whose numbers, of which time, beside which other time."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Self
+from uuid import UUID
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from apps.ops.latency.scopes import LatencyScope, TimeRange, ceil_to, floor_to
+from headrace_wire.latency.store import SLOT_SECONDS
+
+RANGES: dict[str, tuple[timedelta, Any]] = {
+    "15m": (timedelta(minutes=15), _("15 min")),
+    "1h": (timedelta(hours=1), _("1 h")),
+    "3h": (timedelta(hours=3), _("3 h")),
+    "6h": (timedelta(hours=6), _("6 h")),
+    "24h": (timedelta(hours=24), _("24 h")),
+    "7d": (timedelta(days=7), _("7 days")),
+    "30d": (timedelta(days=30), _("30 days")),
+    "90d": (timedelta(days=90), _("90 days")),
+}
+USUAL_RANGE = "1h"
+BEFORE = "before"
+COMPARED: dict[str, tuple[timedelta | None, Any]] = {
+    BEFORE: (None, _("the time before it")),
+    "day": (timedelta(days=1), _("a day earlier")),
+    "week": (timedelta(days=7), _("a week earlier")),
+}
+CHAT = "chat"
+"""Stands for the key of streams that came without one."""
+LONGEST_LIVE = timedelta(hours=6)
+"""Of a longer range, ten seconds more or less show nothing."""
+
+
+class AskedForm(forms.Form):
+    """The parameters of page and numbers."""
+
+    deployment = forms.CharField(required=False, max_length=200)
+    tenant = forms.UUIDField(required=False)
+    worker = forms.CharField(required=False, max_length=64)
+    key = forms.RegexField(rf"^([0-9a-f]{{32}}|{CHAT})$", required=False)
+    range = forms.ChoiceField(choices=[(name, label) for name, (_length, label) in RANGES.items()], required=False)
+    compare = forms.ChoiceField(choices=[(name, label) for name, (_shift, label) in COMPARED.items()], required=False)
+    end = forms.DateTimeField(required=False)
+    """Now where it is not given: the page then goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that makes sense."""
+
+    scope: LatencyScope
+    range: str
+    compare: str
+    end: datetime | None
+    """None: now."""
+
+    @classmethod
+    def of_form(cls, form: AskedForm) -> Self:
+        """Returns what a checked form asks for; fields that are not valid count as empty."""
+        values = form.cleaned_data
+        key = values.get("key") or None
+        scope = LatencyScope(
+            deployment=values.get("deployment") or None,
+            tenant_id=values.get("tenant"),
+            key_id="" if key == CHAT else key,
+            worker=values.get("worker") or None,
+        )
+        return cls(scope, values.get("range") or USUAL_RANGE, values.get("compare") or "", values.get("end"))
+
+    def text(self, name: str) -> str:
+        """Returns what stands in a field of the page."""
+        scope = self.scope
+        if name == "key":
+            return CHAT if scope.key_id == "" else scope.key_id or ""
+        chosen = {"deployment": scope.deployment, "tenant": scope.tenant_id, "worker": scope.worker}[name]
+        return "" if chosen is None else str(chosen)
+
+    def of_tenant(self, tenant_id: UUID) -> Self:
+        """Returns the same question about one tenant."""
+        return replace(self, scope=replace(self.scope, tenant_id=tenant_id))
+
+    @property
+    def refresh_seconds(self) -> int | None:
+        """How often there is something new to see; None for a time that is past."""
+        if self.end is not None:
+            return None
+        return SLOT_SECONDS if RANGES[self.range][0] <= LONGEST_LIVE else 60
+
+    def time_ranges(self, now: datetime) -> tuple[TimeRange, TimeRange | None, timedelta]:
+        """Returns the range, the one beside it in the same steps, and how much later the first one is."""
+        length = RANGES[self.range][0]
+        end = min(self.end or now, now)
+        whole = TimeRange.of(end - length, end, now=now)
+        if not self.compare:
+            return whole, None, timedelta()
+        shift = COMPARED[self.compare][0] or length
+        before = TimeRange.of(end - shift - length, end - shift, now=now)
+        step = max(whole.step, before.step)
+        whole = TimeRange(floor_to(whole.start, step), ceil_to(whole.end, step), step)
+        return whole, TimeRange(whole.start - shift, whole.end - shift, step), shift
