@@ -41,7 +41,7 @@ def _caller(exchange: Exchange, gateway: Gateway) -> Caller:
 def _model(gateway: Gateway, deployment: DeploymentConfig) -> dict[str, object]:
     workers = gateway.fleet.workers(deployment.name)
     return {
-        "id": deployment.name,
+        "id": deployment.public_name,
         "object": "model",
         "created": 0,
         "owned_by": "headrace",

@@ -63,7 +63,7 @@ def models_json(gateway: Gateway, caller: Caller) -> list[Json]:
     """Returns the models that the member may choose."""
     return [
         {
-            "name": deployment.name,
+            "name": deployment.public_name,
             "is_ready": gateway.fleet.ready(deployment.name),
             "is_simulated": deployment.engine is EngineKind.SIMULATED,
         }

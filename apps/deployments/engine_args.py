@@ -76,6 +76,10 @@ class VllmArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
     revision: Revision | msgspec.UnsetType = msgspec.UNSET
     tokenizer_revision: Revision | msgspec.UnsetType = msgspec.UNSET
     performance_mode: Literal["balanced", "interactivity", "throughput"] | msgspec.UnsetType = msgspec.UNSET
+    enable_lora: bool | msgspec.UnsetType = msgspec.UNSET
+    max_loras: Annotated[int, msgspec.Meta(ge=1, le=256)] | msgspec.UnsetType = msgspec.UNSET
+    max_lora_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] | msgspec.UnsetType = msgspec.UNSET
+    max_cpu_loras: Annotated[int, msgspec.Meta(ge=1, le=4096)] | msgspec.UnsetType = msgspec.UNSET
     speculative_config: NgramSpeculation | DraftModelSpeculation | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -87,6 +91,7 @@ class SimulatedArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     answer_tokens: Count | msgspec.UnsetType = msgspec.UNSET
     answer: Annotated[str, msgspec.Meta(max_length=100_000)] | msgspec.UnsetType = msgspec.UNSET
     process: bool | msgspec.UnsetType = msgspec.UNSET
+    max_loras: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 _TYPES: dict[str, type[msgspec.Struct]] = {EngineKind.VLLM: VllmArgs, EngineKind.SIMULATED: SimulatedArgs}

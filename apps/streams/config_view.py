@@ -2,13 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import msgspec
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from headrace_wire import redis_keys
+from headrace_wire.adapters import AdapterConfig
 from headrace_wire.api_key import ApiKeyScope, ApiKeyToken
 from headrace_wire.errors import InvalidApiKeyError, ModelNotFoundError, PermissionDeniedError
 from headrace_wire.functions import Reply
@@ -50,6 +52,7 @@ class ConfigView:
             self._prompt_caches.setdefault((cache.tenant_id, cache.deployment), []).append(cache)
         self._response_caches = {(c.tenant_id, c.deployment_id): c for c in snapshot.response_caches}
         self._deployments = {d.name: d for d in snapshot.deployments if d.active}
+        self._adapted = self._with_adapters(snapshot.adapters)
 
     def authenticate(self, presented: str | None) -> Caller:
         """Return the caller whose key was presented.
@@ -143,20 +146,35 @@ class ConfigView:
         return found if found is not None and found.enabled else None
 
     def deployments(self, caller: Caller) -> list[DeploymentConfig]:
-        """Return the deployments that the caller may use, by name."""
-        return sorted((d for d in self._deployments.values() if _may_use(caller, d)), key=lambda d: d.name)
+        """Return the deployments that the caller may use, by name; after each, with the adapters of its tenant."""
+        own = self._adapted.get(caller.tenant.id, {})
+        found = (d for d in (*self._deployments.values(), *own.values()) if _may_use(caller, d))
+        return sorted(found, key=lambda d: d.public_name)
 
     def deployment(self, caller: Caller, name: str) -> DeploymentConfig:
-        """Return the deployment called `name`.
+        """Return the deployment called `name`, or `<deployment>:<adapter>` with an adapter of the caller's tenant.
 
         Raises:
             ModelNotFoundError: there is none, or the caller may not see it; the two read the same.
         """
-        found = self._deployments.get(name)
+        found = self._deployments.get(name) or self._adapted.get(caller.tenant.id, {}).get(name)
         if found is None or not _may_use(caller, found):
             raise ModelNotFoundError(
                 f"The model `{name}` does not exist or you do not have access to it.", param="model"
             )
+        return found
+
+    def _with_adapters(self, adapters: Sequence[AdapterConfig]) -> dict[str, dict[str, DeploymentConfig]]:
+        """Return, by tenant and public name, the deployments as their adapters make them.
+
+        What is typed is not computed ahead for them: drafts are prefilled with the model as it is.
+        """
+        found: dict[str, dict[str, DeploymentConfig]] = {}
+        for adapter in adapters:
+            base = self._deployments.get(adapter.deployment)
+            if base is not None:
+                adapted = msgspec.structs.replace(base, adapter=adapter.use, prefills_drafts=False)
+                found.setdefault(adapter.tenant_id, {})[adapted.public_name] = adapted
         return found
 
 

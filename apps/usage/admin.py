@@ -77,6 +77,7 @@ class UsageRecordAdmin(ReadOnlyAdmin):
                     ("api_key", "api_key_label", "api_key_ref"),
                     ("user", "user_label", "user_ref"),
                     ("deployment", "deployment_label", "deployment_ref"),
+                    "adapter_label",
                 ],
                 "description": _("Names and ids are kept as they were; the links follow what is there now."),
             },

@@ -50,6 +50,7 @@ def _read(entry_id: bytes, fields: dict[bytes, bytes]) -> UsageEvent:
     event = usage_event(fields)
     texts = {event.stream_id: REF_LENGTH, event.tenant_id: REF_LENGTH, event.api_key_id: REF_LENGTH}
     texts |= {event.user_id: REF_LENGTH, event.deployment_id: REF_LENGTH, event.deployment: LABEL_LENGTH}
+    texts |= {event.adapter: LABEL_LENGTH}
     if not event.stream_id or any(len(text) > longest or "\0" in text for text, longest in texts.items()):
         raise ValueError("a text is missing, too long or not a text")
     numbers = (event.prompt_tokens, event.cached_tokens, event.completion_tokens, event.cost_micros)

@@ -62,6 +62,9 @@ class UsageRecord(Attribution):
         User, on_delete=models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("member")
     )
     deployment = models.ForeignKey(ModelDeployment, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    adapter_label = models.CharField(
+        _("adapter's name"), max_length=LABEL_LENGTH, blank=True, help_text=_("LoRA adapter that it was asked of.")
+    )
     state = models.CharField(max_length=16, choices=StreamState)
     finish_reason = models.CharField(max_length=16, choices=FinishReason)
     source = models.CharField(

@@ -87,6 +87,7 @@ class _Names:
             deployment=self.deployments.get(event.deployment_id),
             deployment_ref=event.deployment_id,
             deployment_label=event.deployment,
+            adapter_label=event.adapter,
             state=event.state.value,
             finish_reason=event.finish_reason.value,
             source=event.source.value,

@@ -39,6 +39,8 @@ class Payer(Struct, frozen=True, array_like=True):
     api_key_id: str = ""
     user_id: str = ""
     deployment_id: str = ""
+    adapter: str = ""
+    """Name of the LoRA adapter, for the ledger."""
 
 
 class AdmissionTerms(Struct, frozen=True, array_like=True):

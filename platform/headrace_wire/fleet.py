@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from headrace_wire.adapters import AdapterReport
 from headrace_wire.messages import ChatTurn
 
 
@@ -46,6 +47,10 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     config_version: int = 0
     cache_tokens: int = 0
     """What its engine's prefix cache holds; 0 where it has none."""
+    options: str = ""
+    """Fingerprint of the engine options that it runs (`engine_options`)."""
+    adapters: tuple[AdapterReport, ...] = ()
+    """LoRA adapters that it was told of."""
     num_streams: int = 0
     """Streams that it works on, held ones included: what is left of a drain."""
     drain_reason: str = ""

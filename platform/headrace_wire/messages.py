@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from headrace_wire.adapters import AdapterUse
 from headrace_wire.guard_policy import GuardTerms
 
 
@@ -137,6 +138,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     guard: GuardTerms | None = None
     """Guardrails that apply, possibly none. A request that does not say is refused by the worker."""
     prompt_cache: PromptCacheUse | None = None
+    adapter: AdapterUse | None = None
+    """LoRA weights over the model; always the server's word, as no field of a caller leads here."""
 
 
 # ---- the token log

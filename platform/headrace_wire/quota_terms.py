@@ -40,7 +40,12 @@ def admission_terms(
         prompt_tokens,
         max_tokens,
         Prices(deployment.prompt_price, deployment.cached_price, deployment.completion_price),
-        Payer(api_key.id if api_key else "", user_id or "", deployment.id),
+        Payer(
+            api_key.id if api_key else "",
+            user_id or "",
+            deployment.id,
+            deployment.adapter.name if deployment.adapter else "",
+        ),
         tuple(quota_terms(quota, tenant, now) for quota in covering),
         min(max(tenant.priority, 0), BANDS - 1),
         max(tenant.weight, 1),

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from headrace_wire.adapters import SEPARATOR, AdapterConfig, AdapterUse
 from headrace_wire.guard_policy import ExcerptRetention, GuardAttachment
 from headrace_wire.messages import Inexact
 from headrace_wire.prompt_caches import PromptCacheConfig
@@ -159,6 +160,13 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Let the worker move between the bounds by measured TPOT; otherwise it always fills up to `batch_max`."""
     prefills_drafts: bool = True
     """Whether prompts are computed while they are still being typed."""
+    adapter: AdapterUse | None = None
+    """Set by gateways alone, for who asked for `<deployment>:<adapter>`; never in a snapshot."""
+
+    @property
+    def public_name(self) -> str:
+        """What the caller calls it: the deployment's name, with the adapter's where one was asked for."""
+        return self.name if self.adapter is None else f"{self.name}{SEPARATOR}{self.adapter.name}"
 
 
 class QuotaConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +205,7 @@ class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     guardrails: list[GuardAttachment] = []
     prompt_caches: list[PromptCacheConfig] = []
     response_caches: list[ResponseCacheTerms] = []
+    adapters: list[AdapterConfig] = []
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")

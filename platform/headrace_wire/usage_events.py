@@ -34,6 +34,8 @@ class UsageEvent(Struct, frozen=True, kw_only=True):
     """The member; empty for a key of the tenant itself."""
     deployment_id: str = ""
     deployment: str
+    adapter: str = ""
+    """Name of the LoRA adapter that it was asked of; empty for the model as it is."""
     state: StreamState
     finish_reason: FinishReason
     prompt_tokens: int = 0
@@ -62,6 +64,7 @@ def usage_event(fields: Mapping[bytes, bytes]) -> UsageEvent:
         user_id=text.get("user", ""),
         deployment_id=text.get("deployment_id", ""),
         deployment=text.get("deployment", ""),
+        adapter=text.get("adapter", ""),
         state=StreamState(text["state"]),
         finish_reason=FinishReason(text["finish"]),
         prompt_tokens=number("prompt"),
@@ -78,7 +81,7 @@ def usage_fields(event: UsageEvent) -> Sequence[str | int]:
     """Return the entry's flat list of names and values, as `XADD` takes them: for tests and for repairs by hand."""
     return [
         *("stream", event.stream_id, "tenant", event.tenant_id, "key", event.api_key_id, "user", event.user_id),
-        *("deployment_id", event.deployment_id, "deployment", event.deployment),
+        *("deployment_id", event.deployment_id, "deployment", event.deployment, "adapter", event.adapter),
         *("state", event.state.value, "finish", event.finish_reason.value),
         *("prompt", event.prompt_tokens, "cached", event.cached_tokens, "completion", event.completion_tokens),
         *("cost", event.cost_micros, "admitted_ms", event.admitted_ms, "ended_ms", event.ended_ms),

@@ -12,9 +12,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from headrace_wire.adapters import AdapterQuestion
 from headrace_wire.engine_check import EngineCheck, encode_check
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
-from headrace_worker.config import prepare_vllm_environment
+from headrace_worker.adapter_files import check_adapter
+from headrace_worker.config import InvalidEnvironmentError, adapter_dir, prepare_vllm_environment
 from headrace_worker.engine import EngineDeadError, EngineRefusedError
 from headrace_worker.simulated_config import SimulatedArgs
 
@@ -64,6 +66,18 @@ def check(source: BinaryIO) -> int:
     return 0
 
 
+def check_adapter_files(source: BinaryIO) -> int:
+    """Answer the `AdapterQuestion` that `source` carries with an `AdapterCheck`; returns the exit status."""
+    try:
+        question = msgspec.json.decode(source.read(), type=AdapterQuestion)
+        root = adapter_dir()
+    except (msgspec.DecodeError, InvalidEnvironmentError) as error:
+        sys.stderr.write(f"headrace_worker: {error}\n")
+        return 2
+    os.write(1, msgspec.json.encode(check_adapter(root, question)) + b"\n")
+    return 0
+
+
 def judge(deployment: DeploymentConfig) -> EngineCheck:
     """Return what the deployment's engine says to it."""
     if deployment.engine is EngineKind.SIMULATED:
@@ -102,6 +116,7 @@ def _vllm(deployment: DeploymentConfig) -> EngineCheck:
 
 
 def _settings(config: Any) -> dict[str, str]:  # noqa: ANN401  vLLM is untyped
+    lora = config.lora_config
     model, cache, scheduler, parallel = (
         config.model_config,
         config.cache_config,
@@ -117,6 +132,7 @@ def _settings(config: Any) -> dict[str, str]:  # noqa: ANN401  vLLM is untyped
         "block_size": cache.block_size,
         "kv_cache_dtype": cache.cache_dtype,
         "GPUs": parallel.world_size if parallel.world_size > 1 else None,
+        "LoRA adapters": f"{lora.max_loras} at once, of rank {lora.max_lora_rank}" if lora else None,
         "speculative decoding": config.speculative_config.method if config.speculative_config else None,
     }
     return {name: str(value) for name, value in found.items() if value}

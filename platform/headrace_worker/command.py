@@ -12,7 +12,7 @@ import msgspec
 
 from headrace_wire.api_key import redact
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
-from headrace_worker.checking import check
+from headrace_worker.checking import check, check_adapter_files
 from headrace_worker.config import InvalidEnvironmentError, WorkerConfig
 from headrace_worker.engine import Engine
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.check:
         return check(sys.stdin.buffer)
+    if options.check_adapter:
+        return check_adapter_files(sys.stdin.buffer)
     try:
         config = WorkerConfig.read(options.deployment)
     except InvalidEnvironmentError as error:
@@ -97,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     task.add_argument("--deployment", help="public model name, as configured in the admin")
     task.add_argument(
         "--check", action="store_true", help="judge the deployment given as JSON on standard input, and load nothing"
+    )
+    task.add_argument(
+        "--check-adapter", action="store_true", help="judge the LoRA adapter that standard input names as JSON"
     )
     parser.add_argument(
         "--engine", choices=[kind.value for kind in EngineKind], help="override the deployment's engine"

@@ -45,6 +45,8 @@ class WorkerConfig:
     hold_limits: HoldLimits = field(default_factory=HoldLimits)
     checkpoints: CheckpointSettings | None = None
     """None where no directory is named: nothing is saved."""
+    adapter_dir: Path | None = None
+    """Where the operator keeps LoRA adapters; None: there are none."""
     restart_seconds: float = 1.0
     """Back-off before a dead engine is started again; doubles up to `restart_max_seconds`."""
     restart_max_seconds: float = 60.0
@@ -72,10 +74,23 @@ class WorkerConfig:
                 kv_share_per_tenant=_share(source, "HEADRACE_HELD_KV_SHARE_PER_TENANT", 0.25),
             ),
             checkpoints=_checkpoints(source),
+            adapter_dir=adapter_dir(source),
             restart_seconds=_seconds(source, "HEADRACE_ENGINE_RESTART_SECONDS", 1.0),
             metrics_port=_port(source, "HEADRACE_METRICS_PORT"),
             log_level=_log_level(source),
         )
+
+
+def adapter_dir(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the operator's folder for LoRA adapters.
+
+    Raises:
+        InvalidEnvironmentError: it is not an absolute path.
+    """
+    text = (os.environ if environ is None else environ).get("HEADRACE_ADAPTER_DIR", "").strip()
+    if text and not Path(text).is_absolute():
+        raise InvalidEnvironmentError("HEADRACE_ADAPTER_DIR", "must be an absolute path.")
+    return Path(text) if text else None
 
 
 def _checkpoints(source: Mapping[str, str]) -> CheckpointSettings | None:

@@ -8,6 +8,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from headrace_wire import redis_keys
+from headrace_wire.adapters import AdapterConfig
+from headrace_wire.engine_options import engine_part
 from headrace_wire.functions import Reply
 from headrace_wire.prompt_caches import PromptCacheConfig
 from headrace_wire.snapshot import DeploymentConfig, decode_snapshot
@@ -30,6 +32,8 @@ class DeploymentWatch:
         """None until the snapshot has the deployment; the last one known where it was removed."""
         self.prompt_caches: list[PromptCacheConfig] = []
         """All tenants' for the deployment."""
+        self.adapters: list[AdapterConfig] = []
+        """Likewise."""
 
     async def run(self) -> None:
         """Follow the snapshot until cancelled. `redis` is blocked by this: it needs a client of its own."""
@@ -80,6 +84,7 @@ class DeploymentWatch:
             self.version = snapshot.version
             if found is not None:
                 self.current = found
+            self.adapters = [adapter for adapter in snapshot.adapters if adapter.deployment == self._name]
             self.prompt_caches = [cache for cache in snapshot.prompt_caches if cache.deployment == self._name]
             self._seen.notify_all()
         if found is None:
@@ -91,16 +96,3 @@ class DeploymentWatch:
             log.warning(
                 "deployment %r is not in the configuration snapshot (version %d): waiting", self._name, self.version
             )
-
-
-def engine_part(deployment: DeploymentConfig) -> tuple[object, ...]:
-    """Return what an engine start depends on."""
-    return (
-        deployment.model,
-        deployment.engine,
-        deployment.engine_args,
-        deployment.max_model_len,
-        deployment.max_num_seqs,
-        deployment.dtype,
-        deployment.quantization,
-    )

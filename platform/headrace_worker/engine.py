@@ -12,6 +12,16 @@ from headrace_wire.messages import ChatTurn, FinishReason, SamplingParams
 from headrace_worker.engine_core.checkpoints.counts import CheckpointCounts
 
 
+class EngineAdapter(Struct, frozen=True, array_like=True):
+    """A LoRA adapter as an engine knows it."""
+
+    number: int
+    """Of this engine alone, from 1; never used twice."""
+    name: str
+    """Says which weights these are: it partitions what is computed with them."""
+    folder: str
+
+
 class EngineRequest(Struct, frozen=True):
     """One generation, as ids; the engine neither decodes text nor looks for stop strings.
 
@@ -36,6 +46,8 @@ class EngineRequest(Struct, frozen=True):
     tenant_id: str = ""
     stream_id: str = ""
     """Whose KV checkpoint it has; empty for none."""
+    adapter: EngineAdapter | None = None
+    """One that the engine has loaded; None for the model as it is."""
 
 
 class EngineOutput(Struct, array_like=True, gc=False):
@@ -109,6 +121,8 @@ class EngineInfo(Struct, frozen=True):
     traits: EngineTraits = EXACT_ENGINE
     cache_tokens: int = 0
     """What its prefix cache holds while nothing runs; 0 where it has none."""
+    max_adapters: int = 0
+    """LoRA adapters that it holds at once; 0 where it was started without."""
 
 
 class EngineRefusedError(Exception):
@@ -117,6 +131,10 @@ class EngineRefusedError(Exception):
 
 class EngineDeadError(Exception):
     """The engine has failed or could not start; every request in it is lost."""
+
+
+class AdapterRefusedError(Exception):
+    """The adapter cannot be used here; the message names no path of this machine."""
 
 
 class RequestRefusedError(Exception):
@@ -153,6 +171,19 @@ class Engine(Protocol):
             RequestRefusedError: it cannot be served as it is; nothing was queued.
             EngineDeadError: the engine is gone.
         """
+        ...
+
+    async def load_adapter(self, adapter: EngineAdapter) -> None:
+        """Load a LoRA adapter, beside at most `max_adapters` - 1 others.
+
+        Raises:
+            AdapterRefusedError: the engine cannot use it; everything else stays as it was.
+            EngineDeadError: the engine is gone.
+        """
+        ...
+
+    async def unload_adapter(self, number: int) -> None:
+        """Give up an adapter that no request has any more. Never raises."""
         ...
 
     def credit(self, positions: Mapping[str, int]) -> None:

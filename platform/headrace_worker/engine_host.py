@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.fleet import WorkerState
 from headrace_wire.snapshot import DeploymentConfig
+from headrace_worker.adapter_shelf import AdapterShelf
 from headrace_worker.config import WorkerConfig
 from headrace_worker.deployment_watch import DeploymentWatch
 from headrace_worker.engine import (
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 WARM_UP_SECONDS = 300.0
 EXERCISE_SECONDS = 30.0
+ADAPTER_SECONDS = 120.0
 STATS_SECONDS = 1.0
 
 EngineFactory = Callable[[DeploymentConfig], Engine]
@@ -47,11 +49,12 @@ class EngineHost:
     What it says of itself (state, last error, ...) goes into `WorkerInfo`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what a worker is made of
         self,
         watch: DeploymentWatch,
         streams: Streams,
         prefilling: Prefilling,
+        adapters: AdapterShelf,
         redis: "Redis",
         config: WorkerConfig,
         metrics: WorkerMetrics,
@@ -64,6 +67,7 @@ class EngineHost:
         self._streams = streams
         self._prefilling = prefilling
         self._pinned = PinnedPrefixes(watch, prefilling)
+        self._adapters = adapters
         self._redis = redis
         self._config = config
         self._metrics = metrics
@@ -122,6 +126,7 @@ class EngineHost:
     async def _stop(self, engine: Engine) -> None:
         """The engine is of no use any more: give its streams back at once, then end it."""
         self._streams.detach()
+        self._adapters.detach()
         self._enter(WorkerState.LOADING)
         await engine.shutdown()
         self._engine = None
@@ -131,6 +136,7 @@ class EngineHost:
         log.info("starting engine=%s model=%s", deployment.engine.value, deployment.model)
         try:
             info = await engine.start(self._deliver)
+            self._adapters.attach(engine, info)
             await self._warm_up(engine, info)
         except EngineDeadError:
             self._metrics.engine_started("failed")
@@ -152,6 +158,9 @@ class EngineHost:
             log.warning("the warm-up was not over after %.0f s", EXERCISE_SECONDS)
         if not await _in_its_life(engine, self._pinned.warm(engine, info), seconds=WARM_SECONDS):
             log.warning("not all prompt caches are warm after %.0f s", WARM_SECONDS)
+        loading = self._adapters.load(self._watch.adapters)
+        if not await _in_its_life(engine, loading, seconds=ADAPTER_SECONDS):
+            log.warning("not all adapters are loaded after %.0f s", ADAPTER_SECONDS)
 
     async def _serve(self, engine: Engine, info: EngineInfo) -> None:
         """Feed the streams until the engine dies.
@@ -167,6 +176,7 @@ class EngineHost:
                 tasks.create_task(self._follow_limit(engine, info), name="limit")
                 tasks.create_task(self._answer_warm_ups(engine, info), name="warm-ups")
                 tasks.create_task(self._keep_registered(info), name="assets")
+                tasks.create_task(self._follow_adapters(), name="adapters")
                 tasks.create_task(self._prefilling.run(engine, info), name="prefills")
         except* EngineDeadError as group:
             deaths = group.exceptions
@@ -212,6 +222,14 @@ class EngineHost:
         """Have the engine warmed where it has done nothing for so long; it is looked at once nothing else is warmed."""
         self._warm_up_if_idle = if_idle_seconds
         self._warm_up_wanted.set()
+
+    async def _follow_adapters(self) -> None:
+        """Load adapters as the configuration names them; one that is asked for sooner is loaded then."""
+        while True:
+            known = self._watch.adapters
+            await self._adapters.load(known)
+            while self._watch.adapters == known:
+                await self._watch.wait_change()
 
     async def _keep_registered(self, info: EngineInfo) -> None:
         while True:

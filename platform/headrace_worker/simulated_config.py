@@ -25,6 +25,8 @@ class SimulatedArgs(Struct, frozen=True, forbid_unknown_fields=True):
     poison_id: int = -1
     """A prompt that has this token ends the engine, in place of its answer's token at `poison_at`."""
     poison_at: int = 1
+    max_loras: int = 0
+    """Adapters that it holds at once; each gives other answers."""
     process: bool = False
     """Run in a child process, as a real engine does, so that its CPU is not the worker's."""
 

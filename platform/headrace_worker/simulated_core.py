@@ -53,6 +53,8 @@ class _Request:
         sampling = request.sampling
         self.request = request
         self.seed = prompt_seed(request.prompt_ids)
+        if request.adapter is not None:
+            self.seed ^= zlib.crc32(request.adapter.name.encode())
         self.generated = len(request.generated_ids)
         self.credit = request.credit
         self.limit = min(sampling.max_tokens, config.max_model_len - len(request.prompt_ids))

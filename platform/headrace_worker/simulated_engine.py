@@ -16,6 +16,7 @@ from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker import simulated_tokenizer as built_in
 from headrace_worker.engine import (
     Deliver,
+    EngineAdapter,
     EngineDeadError,
     EngineInfo,
     EngineRefusedError,
@@ -85,6 +86,7 @@ class SimulatedEngine:
             self._max_model_len,
             self._deployment.max_num_seqs,
             cache_tokens=config.kv_tokens if config.block_tokens else 0,
+            max_adapters=args.max_loras,
         )
 
     async def submit(self, request: EngineRequest) -> None:
@@ -98,6 +100,14 @@ class SimulatedEngine:
             message = f"The prompt has {length} tokens; with one token of answer, at most {self._max_model_len} fit."
             raise RequestRefusedError("context_length_exceeded", message)
         await self._backend.submit(request)
+
+    async def load_adapter(self, adapter: EngineAdapter) -> None:  # noqa: ARG002
+        """Do nothing: an adapter's name is all that counts here."""
+        if self._death.is_set():
+            raise EngineDeadError(DEAD)
+
+    async def unload_adapter(self, number: int) -> None:
+        """Likewise."""
 
     def credit(self, positions: Mapping[str, int]) -> None:
         """Set how far requests may generate."""

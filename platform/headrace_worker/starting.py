@@ -13,7 +13,16 @@ from headrace_wire.continuation import Exactness, NotExact
 from headrace_wire.interventions import Intervention
 from headrace_wire.messages import Ended, GenerateRequest, Started, StreamError
 from headrace_wire.token_log import TokenLog
-from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineRequest
+from headrace_worker.adapter_shelf import AdapterShelf
+from headrace_worker.engine import (
+    AdapterRefusedError,
+    Engine,
+    EngineAdapter,
+    EngineDeadError,
+    EngineInfo,
+    EngineRequest,
+    RequestRefusedError,
+)
 from headrace_worker.failures import UNGUARDED, UNREADABLE
 from headrace_worker.generation import DivergedError, Generation
 from headrace_worker.outbox import KEPT_ENTRIES, Outbox
@@ -31,12 +40,18 @@ class Starter:
     """Starts generations on the engine that is attached; `engine` is None between two."""
 
     def __init__(
-        self, token_log: TokenLog, publisher: Publisher, policies: PolicyStore, report: Callable[[Intervention], None]
+        self,
+        token_log: TokenLog,
+        publisher: Publisher,
+        policies: PolicyStore,
+        report: Callable[[Intervention], None],
+        adapters: AdapterShelf,
     ) -> None:
         self._log = token_log
         self._publisher = publisher
         self._policies = policies
         self._report = report
+        self._adapters = adapters
         self._rendering = asyncio.Lock()
         self._turns = asyncio.Lock()
         self._moved: dict[str, asyncio.Event] = {}
@@ -140,6 +155,7 @@ class Starter:
             generation.fail(UNGUARDED)
             return False
         prompt_ids = await self._prompt_ids(request, info)
+        adapter = await self._adapter(request)
         try:
             generated_ids = generation.prepare(info.tokenizer, prompt_ids, max_model_len=info.max_model_len)
         except DivergedError:
@@ -159,12 +175,27 @@ class Starter:
                 ahead=generation.claimed.had_owner,
                 tenant_id=request.tenant_id,
                 stream_id=request.stream_id,
+                adapter=adapter,
             )
         )
         generation.was_submitted = True
         if credit := generation.take_credit():
             engine.credit({generation.request_id: credit})
         return True
+
+    async def _adapter(self, request: GenerateRequest) -> EngineAdapter | None:
+        """Return the LoRA adapter that a request names, loaded.
+
+        Raises:
+            RequestRefusedError: it cannot be used here.
+        """
+        if request.adapter is None:
+            return None
+        try:
+            return await self._adapters.get(request.adapter)
+        except AdapterRefusedError as error:
+            message = f"The adapter `{request.adapter.name}` cannot be used: {error}"
+            raise RequestRefusedError("dependency_unavailable", message) from error
 
     async def _guard(self, request: GenerateRequest) -> OutputGuard | None:
         """Return the guard of an answer; None where no policy applies.

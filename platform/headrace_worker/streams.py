@@ -14,6 +14,7 @@ from headrace_wire.messages import StreamError
 from headrace_wire.prefix_index import PrefixIndex
 from headrace_wire.request_queue import Claimed, RequestQueue
 from headrace_wire.token_log import TokenLog
+from headrace_worker.adapter_shelf import AdapterShelf
 from headrace_worker.checkpoint_disposal import CheckpointDisposal
 from headrace_worker.config import HoldLimits
 from headrace_worker.deadlines import Deadlines
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 class Streams:
     """All live generations of one worker, never more than `room` allowed. Belongs to one event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what a worker is made of
         self,
         redis_url: str,
         functions: Functions,
@@ -49,6 +50,7 @@ class Streams:
         *,
         limits: HoldLimits,
         guarding: Guarding,
+        adapters: AdapterShelf,
         checkpoints: CheckpointSettings | None = None,
     ) -> None:
         self.publisher = Publisher(redis_url, functions, token_log, queue, on_drop=self._dropped)
@@ -56,7 +58,8 @@ class Streams:
         self._live: dict[str, Generation] = {}
         self._requests: dict[str, Generation] = {}
         """Those that the engine has, by its name for them."""
-        self._starter = Starter(token_log, self.publisher, guarding.policies, guarding.report)
+        self._starter = Starter(token_log, self.publisher, guarding.policies, guarding.report, adapters)
+        adapters.in_use = self._adapters_in_use
         self._guarding = guarding
         self.held_prefixes = HeldPrefixes(PrefixIndex(functions), token_log, metrics.prefixes)
         self._handover = Handover(
@@ -109,6 +112,9 @@ class Streams:
         """Take note of what the engine says of itself."""
         self._holds.consider(stats)
         self._metrics.engine_load(len(self._live), stats)
+
+    def _adapters_in_use(self) -> set[str]:
+        return {one.request.adapter.key for one in self._live.values() if one.request.adapter is not None}
 
     def __len__(self) -> int:
         return len(self._live)

@@ -7,12 +7,14 @@ import socket
 import time
 
 from headrace_guard.judges.pool import JudgePool
+from headrace_wire.engine_options import options_fingerprint
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.linked_functions import LinkedFunctions
 from headrace_wire.messages import Drain
 from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import LeaseLostError, RequestQueue
 from headrace_wire.token_log import TokenLog
+from headrace_worker.adapter_shelf import AdapterShelf
 from headrace_worker.config import WorkerConfig
 from headrace_worker.deployment_judge import DeploymentJudge
 from headrace_worker.deployment_watch import DeploymentWatch
@@ -45,6 +47,7 @@ class Worker:
         bell = RequestQueue(self._bell, functions)
         self._asking = DeploymentJudge(self._redis, functions, lambda: self._lease.incarnation)
         self._judges = JudgePool(self._asking)
+        self._adapters = AdapterShelf(config.adapter_dir, changed=lambda: self._lease.announce())  # noqa: PLW0108  there is no lease yet
         self._streams = Streams(
             config.redis_url,
             functions,
@@ -53,6 +56,7 @@ class Worker:
             self._metrics,
             limits=config.hold_limits,
             guarding=Guarding(self._redis, self._judges, metrics.guard),
+            adapters=self._adapters,
             checkpoints=config.checkpoints,
         )
         self._prefilling = Prefilling(
@@ -67,6 +71,7 @@ class Worker:
             self._watch,
             self._streams,
             self._prefilling,
+            self._adapters,
             self._redis,
             config,
             self._metrics,
@@ -165,6 +170,8 @@ class Worker:
             max_model_len=info.max_model_len if info else 0,
             max_num_seqs=host.max_num_seqs,
             cache_tokens=info.cache_tokens if info else 0,
+            options=options_fingerprint(deployment) if deployment else "",
+            adapters=self._adapters.reports,
             num_requests_running=host.stats.num_requests_running,
             num_requests_waiting=host.stats.num_requests_waiting,
             num_requests_held=host.stats.num_requests_held,

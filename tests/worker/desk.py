@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from redis.asyncio import Redis
 
 from headrace_wire import codec, redis_keys
+from headrace_wire.adapters import AdapterUse
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.functions import Functions, Reply
 from headrace_wire.guard_policy import GuardTerms
@@ -86,6 +87,7 @@ class Desk:
         continue_inexactly: tuple[str, ...] = (),
         guard: GuardTerms | None = GuardTerms(),  # noqa: B008  # frozen
         prompt_cache: PromptCacheUse | None = None,
+        adapter: AdapterUse | None = None,
         **sampling: object,
     ) -> str:
         """Admit a stream; the prompt is ids, raw text or a conversation."""
@@ -106,6 +108,7 @@ class Desk:
             continue_inexactly=continue_inexactly,
             guard=guard,
             prompt_cache=prompt_cache,
+            adapter=adapter,
             ttft_timeout_seconds=ttft_timeout_seconds,
             inter_token_timeout_seconds=inter_token_timeout_seconds,
         )

@@ -80,7 +80,7 @@ async def stream_start(
     stream_id = options.stream_id or new_stream_id()
     conversation, prompt_cache = prompt_cache_apply(gateway, caller, deployment, conversation, options.prompt_cache)
     length_check(gateway, deployment, conversation)
-    salt = cache_salt(gateway.secret, caller.tenant.id)
+    salt = cache_salt(gateway.secret, caller.tenant.id, deployment.adapter)
     guarded = await input_guard(
         gateway=gateway,
         caller=caller,
@@ -123,6 +123,7 @@ async def stream_start(
         inter_token_timeout_seconds=deployment.inter_token_timeout_seconds,
         guard=guarded.terms,
         prompt_cache=prompt_cache,
+        adapter=deployment.adapter,
     )
     # Before admission, so that nothing can be delivered that nobody waits for.
     own_id = own_end(stream_id, stream_id) if consulted.policy is not None else ""

@@ -101,6 +101,7 @@ def _revision(gateway: Gateway, deployment: DeploymentConfig) -> tuple[object, .
     return (
         *(deployment.id, deployment.model, deployment.engine, deployment.engine_args, deployment.dtype),
         *(deployment.quantization, deployment.max_model_len, deployment.default_max_tokens),
+        deployment.adapter.key if deployment.adapter is not None else "",
         *(gateway.fleet.fingerprint(deployment.name), context_limit(gateway, deployment)),
     )
 

@@ -20,7 +20,7 @@ local function rider_book(record_key, usage_key, soft_limits_key, id, packed, st
   redis.call('HSET', record_key, 'state', state, 'ended_ms', int(now))
   redis.call('PEXPIRE', record_key, keep_ms)
   redis.call('XADD', usage_key, '*', 'stream', id, 'tenant', f[1] or '', 'key', payer[1], 'user', payer[2],
-    'deployment_id', payer[3], 'deployment', f[2] or '', 'state', state, 'finish', finish,
+    'deployment_id', payer[3], 'adapter', payer[4] or '', 'deployment', f[2] or '', 'state', state, 'finish', finish,
     'prompt', int(prompt), 'cached', int(prompt), 'completion', int(completion), 'cost', int(cost),
     'admitted_ms', int(r[3]), 'ended_ms', int(now), 'source', 'shared')
 end

@@ -22,7 +22,7 @@ define('recall', function(keys, args)
   local payer = terms[4]
   redis.call('ZADD', keys[2], 'XX', int(now), args[1])
   redis.call('XADD', keys[5], '*', 'stream', args[2], 'tenant', args[3], 'key', payer[1], 'user', payer[2],
-    'deployment_id', payer[3], 'deployment', args[4], 'state', 'finished', 'finish', finish,
+    'deployment_id', payer[3], 'adapter', payer[4] or '', 'deployment', args[4], 'state', 'finished', 'finish', finish,
     'prompt', int(prompt), 'cached', int(prompt), 'completion', int(completion), 'cost', int(cost),
     'admitted_ms', int(now), 'ended_ms', int(now), 'source', 'cache')
   return { 'kept', int(age), string.sub(entry, from), rates }

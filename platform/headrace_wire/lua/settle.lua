@@ -47,7 +47,7 @@ define('settle', function(keys, args)
     end
   end
   redis.call('XADD', keys[3], '*', 'stream', args[1], 'tenant', f[4] or '', 'key', payer[1], 'user', payer[2],
-    'deployment_id', payer[3], 'deployment', f[5] or '', 'state', args[3], 'finish', args[5],
+    'deployment_id', payer[3], 'adapter', payer[4] or '', 'deployment', f[5] or '', 'state', args[3], 'finish', args[5],
     'prompt', int(prompt), 'cached', int(cached), 'completion', int(completion), 'cost', int(cost),
     'admitted_ms', f[6] or '0', 'ended_ms', int(now))
   return 1

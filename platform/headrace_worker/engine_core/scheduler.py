@@ -16,12 +16,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import Request, RequestStatus
 
+from headrace_worker.engine_core import zero_adapter
 from headrace_worker.engine_core.checkpoints.connector import CheckpointConnector
 from headrace_worker.engine_core.checkpoints.counts import CheckpointCounts
 from headrace_worker.engine_core.request_fields import BEHIND, CREDIT, GENERATED
@@ -41,6 +43,8 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  as the scheduler's own
         super().__init__(*args, **kwargs)
+        if self.lora_config is not None and current_platform.is_cpu():
+            zero_adapter.install()
         self._credit: dict[str, int] = {}
         """Request id to the position up to which it may generate; without a limit where it is missing."""
         self._held: dict[str, Request] = {}

@@ -9,6 +9,7 @@ from headrace_wire.continuation import EngineTraits
 from headrace_wire.messages import ChatTurn
 from headrace_worker.engine import EngineInfo, EngineRefusedError, RequestRefusedError
 from headrace_worker.registration import model_assets
+from headrace_worker.vllm_engine.adapters import max_adapters
 from headrace_worker.vllm_engine.refusals import message_of
 
 
@@ -54,6 +55,7 @@ def describe(llm: Any, *, model_name: str, draws_by_position: bool) -> EngineInf
         llm.vllm_config.scheduler_config.max_num_seqs,
         _traits(llm.vllm_config, draws_by_position=draws_by_position),
         _cache_tokens(llm.vllm_config.cache_config),
+        max_adapters(llm.vllm_config),
     )
 
 

@@ -14,7 +14,9 @@ from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.config import prepare_vllm_environment
 from headrace_worker.control_link import ControlLink, Operation
 from headrace_worker.engine import (
+    AdapterRefusedError,
     Deliver,
+    EngineAdapter,
     EngineDeadError,
     EngineInfo,
     EngineRequest,
@@ -27,6 +29,7 @@ from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.engine_core.request_fields import BEHIND
 from headrace_worker.preimported import fork_context, has_fork_server, report_file, start_fork_server
 from headrace_worker.vllm_arguments import refused_parameter, sampling_arguments, structured_arguments
+from headrace_worker.vllm_engine.adapters import lora_request
 from headrace_worker.vllm_engine.configuration import plug_in, vllm_config
 from headrace_worker.vllm_engine.description import describe
 from headrace_worker.vllm_engine.outputs import OutputReader
@@ -161,7 +164,8 @@ class VllmEngine:
             params = SamplingParams(**arguments, output_kind=RequestOutputKind.DELTA)
             prompt = tokens_input(prompt_ids, cache_salt=request.cache_salt or None)
             priority = AHEAD if request.ahead else BEHIND if request.behind else 0
-            collector = await self._llm.add_request(request_id, prompt, params, priority=priority)
+            lora = None if request.adapter is None else lora_request(request.adapter)
+            collector = await self._llm.add_request(request_id, prompt, params, lora_request=lora, priority=priority)
         except (VLLMClientError, ValueError, TypeError) as error:
             too_long = self._info is not None and len(prompt_ids) >= self._info.max_model_len
             code = "context_length_exceeded" if too_long else "invalid_request_error"
@@ -172,6 +176,29 @@ class VllmEngine:
             self._died("the engine process has ended")
             raise EngineDeadError(str(error)) from error
         outputs.collect(request_id, collector)
+
+    async def load_adapter(self, adapter: EngineAdapter) -> None:
+        """Have EngineCore load a LoRA adapter."""
+        self._check_alive()
+        loading = asyncio.ensure_future(self._llm.add_lora(lora_request(adapter)))
+        try:
+            await asyncio.wait({loading, self._death}, return_when=asyncio.FIRST_COMPLETED)
+            self._check_alive()
+            is_loaded = loading.result()
+        except EngineDeadError:
+            raise
+        except Exception as error:
+            raise AdapterRefusedError(message_of(error).replace(adapter.folder, "its folder")) from error
+        finally:
+            loading.cancel()
+        if not is_loaded:
+            raise AdapterRefusedError("vLLM did not load it.")
+
+    async def unload_adapter(self, number: int) -> None:
+        """Have EngineCore forget it."""
+        if not self._death.done():
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._llm.remove_lora(number), ANSWER_SECONDS)
 
     def credit(self, positions: Mapping[str, int]) -> None:
         """Set how far requests may generate."""
