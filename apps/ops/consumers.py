@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from typing import Any
+from urllib.parse import parse_qs
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
@@ -9,7 +10,7 @@ from django.contrib.sessions.backends.base import SessionBase
 
 from apps.accounts.models import User
 from apps.tenants.selectors import membership_list
-from apps.tenants.ui_events import FLEET_GROUP, session_group, tenant_group, user_group
+from apps.tenants.ui_events import FLEET_GROUP, LATENCY_GROUP, session_group, tenant_group, user_group
 
 UNAUTHENTICATED = 4401
 
@@ -30,7 +31,11 @@ class UiConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # channels 
             await self.accept()
             await self.close(code=UNAUTHENTICATED)
             return
-        self.joined = (*await groups_of(user), *_session_groups(self.scope.get("session")))
+        self.joined = (
+            *await groups_of(user),
+            *_session_groups(self.scope.get("session")),
+            *_asked_groups(self.scope.get("query_string", b"")),
+        )
         for group in self.joined:
             await self.channel_layer.group_add(group, self.channel_name)
         await self.accept()
@@ -51,6 +56,11 @@ class UiConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # channels 
     async def session_ended(self, message: dict[str, Any]) -> None:  # noqa: ARG002
         """Closes: whoever opened the page has signed out."""
         await self.close(code=UNAUTHENTICATED)
+
+
+def _asked_groups(query: bytes) -> tuple[str, ...]:
+    """Returns the groups that a page asks for: what most pages do not want to hear, and anybody may."""
+    return (LATENCY_GROUP,) if "latency" in parse_qs(query.decode("latin-1")).get("hear", []) else ()
 
 
 def _session_groups(session: SessionBase | None) -> tuple[str, ...]:

@@ -20,6 +20,10 @@ FLEET_GROUP = "fleet"
 """Workers going up and down; staff listen."""
 
 
+LATENCY_GROUP = "latency"
+"""That there are new latencies, without any of them; latency pages listen (`/ws/ui?hear=latency`)."""
+
+
 def user_group(user_id: UUID) -> str:
     """Returns the group of one person's pages."""
     return f"user.{user_id.hex}"

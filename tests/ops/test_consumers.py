@@ -10,15 +10,15 @@ from pytest_django import Settings
 from apps.accounts.models import User
 from apps.ops.consumers import UiConsumer, groups_of
 from apps.tenants.models import Membership, Tenant
-from apps.tenants.ui_events import FLEET_GROUP, tenant_group, ui_event_send_async, user_group
+from apps.tenants.ui_events import FLEET_GROUP, LATENCY_GROUP, tenant_group, ui_event_send_async, user_group
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @asynccontextmanager
-async def page(user: User | AnonymousUser) -> AsyncIterator[Any]:
+async def page(user: User | AnonymousUser, query: str = "") -> AsyncIterator[Any]:
     """An open page of `user`."""
-    communicator = WebsocketCommunicator(UiConsumer.as_asgi(), "/ws/ui")
+    communicator = WebsocketCommunicator(UiConsumer.as_asgi(), f"/ws/ui{query}")
     communicator.scope["user"] = user
     connected, _ = await communicator.connect()
     assert connected
@@ -55,6 +55,16 @@ async def test_staff_hear_of_workers(user: User) -> None:
             "type": "worker.changed",
             "data": {"workers": {"worker-1": "ready"}},
         }
+
+
+async def test_latency_pages_hear_of_new_numbers_and_others_do_not(user: User) -> None:
+    async with page(user, "?hear=latency") as socket, page(user, "?hear=fleet") as other:
+        await ui_event_send_async(LATENCY_GROUP, "latency.rolled")
+        await ui_event_send_async(FLEET_GROUP, "worker.changed")
+        await ui_event_send_async(user_group(user.pk), "still.here")
+        assert (await socket.receive_json_from())["type"] == "latency.rolled"
+        assert (await socket.receive_json_from())["type"] == "still.here"
+        assert (await other.receive_json_from())["type"] == "still.here"
 
 
 async def test_strangers_are_told_not_to_come_back(user: User) -> None:
