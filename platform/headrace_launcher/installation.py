@@ -58,18 +58,7 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
             stop_seconds=DRAIN_SECONDS + 5,
             may_leave=True,
         ),
-        ProcessKind(
-            name="worker",
-            command=[python, "-m", "headrace_worker", "--deployment", model],
-            environ={
-                "HEADRACE_DRAIN_SECONDS": str(DRAIN_SECONDS),
-                "HEADRACE_METRICS_PORT": str(_free_port()),
-                **environ,
-            },
-            tier=WORKERS,
-            stop_seconds=DRAIN_SECONDS + 10,
-            may_leave=True,
-        ),
+        worker_kind(model, "worker", environ=environ),
         ProcessKind(
             name="celery",
             command=[*celery, "worker", *_CELERY_OPTIONS],
@@ -86,10 +75,17 @@ def service_kinds(environment: LauncherEnvironment, *, environ: Mapping[str, str
     ]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def worker_kind(deployment: str, name: str, *, environ: Mapping[str, str]) -> ProcessKind:
+    """Returns the workers of a deployment."""
+    return ProcessKind(
+        name=name,
+        command=[sys.executable, "-m", "headrace_worker", "--deployment", deployment],
+        environ={"HEADRACE_DRAIN_SECONDS": str(DRAIN_SECONDS), **environ},
+        tier=WORKERS,
+        stop_seconds=DRAIN_SECONDS + 10,
+        may_leave=True,
+        port_variables=["HEADRACE_METRICS_PORT"],
+    )
 
 
 def fresh_metrics_directory(state_dir: Path) -> Path:

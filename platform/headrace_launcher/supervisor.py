@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +12,7 @@ from functools import partial
 from headrace_launcher.errors import LaunchError
 from headrace_launcher.orphans import bury_group, end_orphans
 from headrace_launcher.parent_death import adopt_orphans, lead_group_and_follow_parent
+from headrace_launcher.ports import free_port
 from headrace_launcher.process_output import PrefixedOutput
 
 _BACKOFF_FIRST_SECONDS = 0.5
@@ -36,6 +37,8 @@ class ProcessKind:
     """A process that ends with status 0 was told to, and is not replaced: there is to be one less of this kind."""
     death_signal: int = signal.SIGTERM
     """What a process gets when the supervisor dies without having ended it."""
+    port_variables: Sequence[str] = ()
+    """Names of variables in which each process gets a free port; the first keeps one that `environ` names."""
 
 
 @dataclass(eq=False, slots=True)
@@ -74,6 +77,7 @@ class Supervisor:
         self._members: dict[str, list[_Member]] = {}
         self._failures: dict[str, int] = {}
         self._restarts: set[asyncio.Task[None]] = set()
+        self._endings: set[asyncio.Task[None]] = set()
         self._scaling = asyncio.Lock()
         self._numbers: dict[str, int] = {}
         self._hurry = asyncio.Event()
@@ -85,6 +89,11 @@ class Supervisor:
         self._kinds[kind.name] = kind
         self._wanted[kind.name] = 0
         self._members[kind.name] = []
+
+    def know(self, kind: ProcessKind) -> None:
+        """Makes a kind known unless one of its name is."""
+        if kind.name not in self._kinds:
+            self.add(kind)
 
     @property
     def kinds(self) -> Sequence[str]:
@@ -100,18 +109,39 @@ class Supervisor:
         """How often in a row a process of this kind ended by itself soon after its start."""
         return self._failures.get(name, 0)
 
-    async def scale(self, name: str, count: int) -> None:
-        """Runs `count` processes of a kind: starts what is missing, ends the newest of what is too many.
+    def wanted(self, name: str) -> int:
+        """How many processes of a kind there are to be; 0 of a kind that is not known."""
+        return self._wanted.get(name, 0)
+
+    def serving(self, name: str) -> tuple[int, ...]:
+        """Pids of a kind's processes, in the order of their start, without those that are ending."""
+        return tuple(member.process.pid for member in self._members.get(name, ()) if member.wanted)
+
+    async def scale(self, name: str, count: int, *, victims: Collection[int] = (), wait: bool = True) -> None:
+        """Runs `count` processes of a kind: starts what is missing, ends what is too many.
+
+        Those whose pids are `victims` end first, then the newest. Without `wait` it returns while they are ending.
 
         Raises:
             LaunchError: A process cannot be started at all (its program is missing).
         """
         async with self._scaling:
+            kind = self._kinds[name]
             self._wanted[name] = count
-            members = self._members[name]
-            while len(members) < count and not self._stopping:
-                await self._start(self._kinds[name])
-            await asyncio.gather(*(self._end(member, self._kinds[name]) for member in members[count:]))
+            while len(self.serving(name)) < count and not self._stopping:
+                await self._start(kind)
+            serving = [member for member in self._members[name] if member.wanted]
+            serving.sort(key=lambda member: member.process.pid in victims)
+            endings = [self._let_go(member, kind) for member in serving[count:]]
+        if wait:
+            await asyncio.gather(*endings)
+
+    def _let_go(self, member: _Member, kind: ProcessKind) -> asyncio.Task[None]:
+        member.wanted = False
+        task = asyncio.create_task(self._end(member, kind))
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
 
     def hurry(self) -> None:
         """Cuts every grace period short: whoever waits for an end kills now."""
@@ -128,6 +158,7 @@ class Supervisor:
                 await asyncio.gather(
                     *(self._end(member, kind) for kind in kinds for member in list(self._members[kind.name]))
                 )
+        await asyncio.gather(*self._endings)
         end_orphans()
 
     async def _start(self, kind: ProcessKind) -> None:
@@ -140,7 +171,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=child_output,
                 stderr=child_output,
-                env=dict(kind.environ),
+                env=self._environ(kind),
                 pass_fds=self._pass_fds,
                 preexec_fn=partial(lead_group_and_follow_parent, os.getpid(), kind.death_signal),
             )
@@ -154,6 +185,11 @@ class Supervisor:
         self._members[kind.name].append(member)
         member.watch = asyncio.create_task(self._watch(kind, member, output))
         self._on_change()
+
+    def _environ(self, kind: ProcessKind) -> dict[str, str]:
+        is_first = not self._members[kind.name]
+        names = [name for name in kind.port_variables if not (is_first and name in kind.environ)]
+        return {**kind.environ, **{name: str(free_port()) for name in names}}
 
     async def _watch(self, kind: ProcessKind, member: _Member, output: int) -> None:
         """Copies a process's output until it ends, clears up after it, and has it replaced where nobody ended it."""
@@ -185,7 +221,7 @@ class Supervisor:
     async def _start_later(self, kind: ProcessKind, delay: float) -> None:
         await asyncio.sleep(delay)
         async with self._scaling:
-            if len(self._members[kind.name]) < self._wanted[kind.name] and not self._stopping:
+            if len(self.serving(kind.name)) < self._wanted[kind.name] and not self._stopping:
                 await self._start(kind)
 
     async def _end(self, member: _Member, kind: ProcessKind) -> None:

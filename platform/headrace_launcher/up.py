@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from headrace_launcher.control import Control
 from headrace_launcher.demo_model import ensure_demo_model
 from headrace_launcher.environment import LauncherEnvironment
 from headrace_launcher.errors import LaunchError
@@ -17,13 +18,14 @@ from headrace_launcher.installation import (
     require_free_port,
     require_usable_environment,
     service_kinds,
+    worker_kind,
 )
 from headrace_launcher.management import DemoData, manage
 from headrace_launcher.process_output import PrefixedOutput
 from headrace_launcher.progress import ProgressBar
 from headrace_launcher.readiness import wait_for_gateway, wait_for_model
 from headrace_launcher.state_directory import StateDirectory
-from headrace_launcher.supervisor import Supervisor
+from headrace_launcher.supervisor import ProcessKind, Supervisor
 from headrace_launcher.welcome import welcome
 
 UP_FILE = "up.json"
@@ -71,6 +73,7 @@ class _Launch:
         self._output = PrefixedOutput()
         self._supervisor = Supervisor(self._output, pass_fds=[state.lock_fd], on_change=self._write_up_file)
         self._demo: DemoData | None = None
+        self._control: Control | None = None
 
     async def run(self) -> int:
         """Starts everything, waits for a signal, ends everything."""
@@ -80,6 +83,8 @@ class _Launch:
                 await signalled.wait()
             self._say("ending")
         finally:
+            if self._control is not None:
+                await self._control.stop()
             await self._supervisor.stop()
             self._state.remove(UP_FILE)
         return 0
@@ -92,6 +97,7 @@ class _Launch:
         for kind in kinds:
             self._supervisor.add(kind)
         await asyncio.gather(*(self._supervisor.scale(kind.name, 1) for kind in kinds))
+        await self._listen(environ, demo.model)
         self._say("waiting for the gateway and the engine")
         async with asyncio.timeout(self._environment.ready_seconds):
             await wait_for_gateway(self._base_url, still_possible=self._require_starts)
@@ -101,6 +107,16 @@ class _Launch:
         self._demo = demo
         self._write_up_file()
         self._welcome(demo)
+
+    async def _listen(self, environ: dict[str, str], demo_model: str) -> None:
+        """Lets Celery ask for workers: of the demo model, which run already, and of every other deployment."""
+
+        def kind_of(deployment: str) -> ProcessKind:
+            name = "worker" if deployment == demo_model else f"worker:{deployment}"
+            return worker_kind(deployment, name, environ=environ)
+
+        self._control = Control(self._supervisor, self._state.path, kind_of)
+        await self._control.start()
 
     async def _start_stores(self) -> dict[str, str]:
         """Starts Redis where none was given; returns the environment of all other processes."""

@@ -10,10 +10,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TextIO, cast
 
 import psutil
 
+from headrace_launcher.control import Control
 from headrace_launcher.process_output import PrefixedOutput
 from headrace_launcher.supervisor import ProcessKind, Supervisor
 
@@ -75,6 +78,10 @@ class Watched:
         self._output = Recorded(self._changed.set)
         self.supervisor = Supervisor(PrefixedOutput(cast("TextIO", self._output)), on_change=self._changed.set)
 
+    @property
+    def text(self) -> str:
+        return self._output.text
+
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self._changed.clear()
@@ -95,6 +102,47 @@ async def scale(watched: Watched) -> None:
     for count in (3, 1, 2):
         await supervisor.scale("sleeper", count)
         say("scaled to", count, *sorted(supervisor.pids))
+
+
+async def victims(watched: Watched) -> None:
+    supervisor = watched.supervisor
+    supervisor.add(kind("sleeper", SLEEPER))
+    await supervisor.scale("sleeper", 4)
+    oldest = supervisor.pids["sleeper-1"]
+    await supervisor.scale("sleeper", 2, victims=[oldest])
+    say("left", *sorted(supervisor.pids))
+
+
+async def ending_elsewhere(watched: Watched) -> None:
+    """Without waiting: those that end count no more, and others are started beside them."""
+    supervisor = watched.supervisor
+    supervisor.add(kind("stubborn", STUBBORN, stop_seconds=600))
+    await supervisor.scale("stubborn", 2)
+    await watched.until_up(2)
+    await supervisor.scale("stubborn", 1, wait=False)
+    say("serving", len(supervisor.serving("stubborn")), "of", len(supervisor.pids))
+    await supervisor.scale("stubborn", 2)
+    say("again", *sorted(supervisor.pids))
+    supervisor.hurry()
+
+
+async def ports(watched: Watched) -> None:
+    code = "import os, signal; os.write(1, b'port ' + os.environb[b'PORT'] + b' up\\n'); signal.pause()"
+    given = replace(kind("listener", code), environ={**os.environ, "PORT": "7"}, port_variables=["PORT"])
+    watched.supervisor.add(given)
+    await watched.supervisor.scale("listener", 2)
+    await watched.until(lambda: watched.text.count(" up") == 2)
+
+
+async def control(watched: Watched) -> None:
+    """Answers on the socket of the folder in the second argument, until SIGTERM."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    ear = Control(watched.supervisor, Path(sys.argv[2]), lambda name: kind(f"worker:{name}", SLEEPER))
+    await ear.start()
+    say("listening")
+    await ended.wait()
+    await ear.stop()
 
 
 async def restart(watched: Watched) -> None:

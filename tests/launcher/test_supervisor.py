@@ -31,6 +31,22 @@ def test_scale_starts_what_is_missing_and_ends_the_newest(spawn: Spawn) -> None:
     assert "starts again" not in log, "who was ended on purpose stays away"
 
 
+def test_victims_end_first_then_the_newest(spawn: Spawn) -> None:
+    assert "left sleeper-2 sleeper-3\n" in run(spawn, "victims")
+
+
+def test_who_is_ending_is_not_waited_for_and_counts_no_more(spawn: Spawn) -> None:
+    log = run(spawn, "ending_elsewhere")
+    assert "serving 1 of 2" in log
+    assert "again stubborn-1 stubborn-2 stubborn-3" in log
+
+
+def test_each_process_gets_a_port_of_its_own(spawn: Spawn) -> None:
+    found = re.findall(r"listener-\d \| port (\d+) up", run(spawn, "ports"))
+    assert len(found) == len(set(found)) == 2
+    assert "7" in found, "the first has the one that was given"
+
+
 def test_process_that_keeps_failing_is_started_with_growing_delays(spawn: Spawn) -> None:
     log = run(spawn, "restart")
     delays = re.findall(r"failing-\d \| ended with exit status 3; starts again in ([\d.]+) s", log)

@@ -1,5 +1,7 @@
 """Writes of autoscale policies. What is measured and decided is written by `tick` and `carrying_out`."""
 
+from collections.abc import Mapping
+
 from django.db import transaction
 
 from apps.deployments.models import AutoscalePolicy
@@ -45,5 +47,5 @@ def autoscale_policy_delete(*, policy: AutoscalePolicy, actor: Actor = None) -> 
     policy.delete()
 
 
-def _audit(policy: AutoscalePolicy, action: AuditAction, details: dict[str, object], actor: Actor) -> None:
+def _audit(policy: AutoscalePolicy, action: AuditAction, details: Mapping[str, object], actor: Actor) -> None:
     audit_record(tenant=None, actor=actor, action=action, target=policy, details=details)

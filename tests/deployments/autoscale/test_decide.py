@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ TICK = 15.0
 PLACES = 10
 
 
-def sample(at: datetime, load: float, workers: int = 1, **values: object) -> Sample:
+def sample(at: datetime, load: float, workers: int = 1, **values: Any) -> Sample:
     """Workers of 10 places that serve 1 request/s each; `load` is the share of all of that."""
     return replace(
         Sample(
@@ -33,14 +34,14 @@ def sample(at: datetime, load: float, workers: int = 1, **values: object) -> Sam
     )
 
 
-def history(seconds: float, load: float | Callable[[int], float], workers: int = 1, **values: object) -> list[Sample]:
+def history(seconds: float, load: float | Callable[[int], float], workers: int = 1, **values: Any) -> list[Sample]:
     """Samples that end at noon."""
     count = int(seconds / TICK) + 1
     share = load if callable(load) else lambda _: load
     return [sample(NOON - timedelta(seconds=TICK * (count - 1 - i)), share(i), workers, **values) for i in range(count)]
 
 
-def decided(policy: PolicyTerms, samples: Sequence[Sample], current: int = 1, **state: object) -> Decision:
+def decided(policy: PolicyTerms, samples: Sequence[Sample], current: int = 1, **state: Any) -> Decision:
     return decide(policy, samples, NOON, replace(ScalingState(current=current), **state))
 
 
@@ -68,7 +69,7 @@ def test_thirty_minutes_below_30_percent_take_one_away() -> None:
         ({"kv_usage": 0.95}, "kv"),
     ],
 )
-def test_every_signal_counts(values: dict[str, object], signal: str) -> None:
+def test_every_signal_counts(values: dict[str, Any], signal: str) -> None:
     policy = PolicyTerms(ttft_goal_seconds=0.5)
     decision = decided(policy, history(300, 0.1, **values))
     assert decision.rule is Rule.SCALE_OUT
@@ -97,7 +98,7 @@ def test_missing_samples_are_no_evidence() -> None:
 
 def test_nothing_more_is_asked_for_while_workers_start() -> None:
     samples = history(600, 1.5, 1)
-    grown = {"current": 3, "changed_at": NOON - timedelta(seconds=400), "has_grown": True}
+    grown: dict[str, Any] = {"current": 3, "changed_at": NOON - timedelta(seconds=400), "has_grown": True}
     decision = decided(PolicyTerms(max_workers=9), samples, **grown)
     assert (decision.rule, decision.reason) == (Rule.STARTING, "1 of 3 workers are ready.")
     grown["changed_at"] = NOON - timedelta(seconds=600)
