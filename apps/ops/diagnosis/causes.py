@@ -1,0 +1,266 @@
+"""The likely causes. Each looks for its own evidence beside the phase that moved; without it, it is not named."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from apps.ops.diagnosis.movements import Movement
+from apps.ops.diagnosis.observations import Observation
+from headrace_wire.latency.measures import Measure, Tally
+
+LEAST_SHARE = 0.15
+"""Of the growth: what explains less is not named as its cause."""
+FULL = 0.9
+"""A KV cache or memory that is used so far is full."""
+BUSY = 0.85
+"""Slots that are used so far are all taken, as a mean of samples goes."""
+
+
+class Cause(StrEnum):
+    """What may be the reason."""
+
+    CAPACITY = "capacity"
+    NO_WORKER = "no_worker"
+    COLD_START = "cold_start"
+    CONTENTION = "contention"
+    PREFIX_MISSES = "prefix_misses"
+    LONGER_PROMPTS = "longer_prompts"
+    GUARD = "guard"
+    SLOW_CLIENTS = "slow_clients"
+    NETWORK_TIMEOUTS = "network_timeouts"
+    MEMORY_FULL = "memory_full"
+    MODEL_NOT_UNLOADED = "model_not_unloaded"
+    THROUGHPUT_SWINGS = "throughput_swings"
+    GATEWAY = "gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A cause with what speaks for it, and what helps."""
+
+    cause: Cause
+    evidence: tuple[str, ...]
+    action: str
+    share: float
+    """Of the growth of the time to first token or of the total, 0 to 1."""
+
+
+Moved = dict[Measure, Movement]
+Look = Callable[[Observation, Observation, Moved], Finding | None]
+
+
+def no_worker(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """Nothing was ready for most of the time, and something waited."""
+    if now.fleet.workers >= 0.5 or before.fleet.workers < 0.5 or not now.fleet.waiting_most:
+        return None
+    evidence = (
+        f"Ready workers {before.fleet.workers:.2g} → {now.fleet.workers:.2g}.",
+        f"Up to {now.fleet.waiting_most:.0f} streams waited.",
+    )
+    action = "Start a worker; the deployment's page has the last engine error."
+    return Finding(Cause.NO_WORKER, evidence, action, _largest(moved, Measure.QUEUE) or 1.0)
+
+
+def capacity(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """Streams wait for a place while all places are taken."""
+    queue = _explains(moved, Measure.QUEUE)
+    fleet = now.fleet
+    is_busy = fleet.running + fleet.held >= BUSY * fleet.slots if fleet.slots else fleet.waiting > 0
+    if queue is None or not is_busy or fleet.workers < 0.5 or _has_fewer_or_new_workers(now, before):
+        return None
+    evidence = [
+        queue.says + ".",
+        (
+            f"{fleet.running:.3g} of {fleet.slots:.0f} places were taken, {fleet.waiting:.3g} streams waited"
+            f" (before: {before.fleet.running:.3g} and {before.fleet.waiting:.3g})."
+        ),
+    ]
+    if now.requests_per_second > 1.25 * before.requests_per_second:
+        evidence.append(f"Requests {before.requests_per_second:.3g}/s → {now.requests_per_second:.3g}/s.")
+    action = "Add workers or places (max_num_seqs), or limit the tenants that send most."
+    return Finding(Cause.CAPACITY, tuple(evidence), action, queue.share)
+
+
+def cold_start(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """Workers that had to load first, or had nothing warm."""
+    late = _explains(moved, Measure.QUEUE) or _explains(moved, Measure.PREFILL)
+    if late is None or not now.fleet.workers_started or now.fleet.workers_started <= before.fleet.workers_started:
+        return None
+    evidence = (
+        late.says + ".",
+        (
+            f"{now.fleet.workers_started} worker(s) started in this time (before: {before.fleet.workers_started});"
+            f" ready ones {before.fleet.workers:.2g} → {now.fleet.workers:.2g}."
+        ),
+    )
+    action = "Keep a worker more as a reserve, pin prompt caches so that they are warm first, scale out earlier."
+    return Finding(Cause.COLD_START, evidence, action, late.share)
+
+
+def contention(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """More requests share one engine's steps."""
+    slower = _explains(moved, Measure.TPOT) or _explains(moved, Measure.GAP)
+    batch, batch_before = now.fleet.running_per_worker, before.fleet.running_per_worker
+    preempts = (now.fleet.preemptions or 0.0) > 1.5 * (before.fleet.preemptions or 0.0) + 1
+    grew = batch > 1.3 * batch_before and batch > batch_before + 1
+    if slower is None or not (grew or preempts):
+        return None
+    evidence = [slower.says + ".", f"Requests that ran at once on a worker {batch_before:.3g} → {batch:.3g}."]
+    if preempts:
+        evidence.append(f"Preemptions {before.fleet.preemptions or 0:.0f} → {now.fleet.preemptions or 0:.0f}.")
+    action = "Lower the batch limit, add workers, or let the batch limit follow the objectives."
+    return Finding(Cause.CONTENTION, tuple(evidence), action, slower.share)
+
+
+def prefix_misses(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """Prompts that were found in the prefix cache are computed now."""
+    prefill = _explains(moved, Measure.PREFILL)
+    share, share_before = now.cached_share, before.cached_share
+    if prefill is None or share is None or share_before is None or share > share_before - 0.15:
+        return None
+    evidence = (prefill.says + ".", f"Prompt tokens from the prefix cache {share_before:.0%} → {share:.0%}.")
+    action = "Pin the prompts that many share, see that they begin alike, and give the KV cache more room."
+    return Finding(Cause.PREFIX_MISSES, evidence, action, prefill.share)
+
+
+def longer_prompts(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """There is more to compute for each request."""
+    prefill = _explains(moved, Measure.PREFILL)
+    length, length_before = now.per_request(Tally.PROMPT_TOKENS), before.per_request(Tally.PROMPT_TOKENS)
+    if prefill is None or not length_before or length < 1.5 * length_before or length < length_before + 50:
+        return None
+    evidence = (prefill.says + ".", f"Prompt tokens of a request {length_before:.0f} → {length:.0f}.")
+    action = "Limit what tenants send, compute the prefill in smaller pieces, or add workers."
+    return Finding(Cause.LONGER_PROMPTS, evidence, action, prefill.share)
+
+
+def guard(now: Observation, before: Observation, moved: Moved) -> Finding | None:  # noqa: ARG001
+    """Text waits for its verdict."""
+    held_back = _explains(moved, Measure.GUARD)
+    if held_back is None:
+        return None
+    action = "Use a smaller window or a faster judge, or give the judges more processes."
+    return Finding(Cause.GUARD, (held_back.says + ".",), action, held_back.share)
+
+
+def slow_clients(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """Clients do not take what is there, and their streams stand still."""
+    stalls, stalls_before = now.per_request(Tally.STALLS), before.per_request(Tally.STALLS)
+    late = next((moved[one] for one in (Measure.TOTAL, Measure.GAP, Measure.TPOT, Measure.FLUSH) if one in moved), None)
+    if late is None or stalls < 1.5 * stalls_before + 0.1:
+        return None
+    evidence = (
+        late.says + ".",
+        (
+            f"Stalls of clients for each request {stalls_before:.2g} → {stalls:.2g}; streams out of credit"
+            f" {before.fleet.held:.2g} → {now.fleet.held:.2g}."
+        ),
+    )
+    action = "Nothing is wrong with the engine: the clients' network or programs are slow. Held streams keep no slot."
+    return Finding(Cause.SLOW_CLIENTS, evidence, action, _largest(moved, Measure.GAP, Measure.TPOT) or late.share)
+
+
+def network_timeouts(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """Streams end at deadlines though nothing waits for a place."""
+    timeouts, share, share_before = now.summary.tally(Tally.TIMEOUTS), *_timeout_shares(now, before)
+    waits = _explains(moved, Measure.QUEUE) is not None or now.fleet.waiting > before.fleet.waiting + 1
+    if timeouts < 3 or share < 1.5 * share_before + 0.01 or waits or now.fleet.workers < 0.5 <= before.fleet.workers:
+        return None
+    evidence = (f"Streams that ended at a deadline {share_before:.1%} → {share:.1%} ({timeouts}).",)
+    action = "Look at proxies and networks between clients, gateways and workers; then at the deadlines themselves."
+    return Finding(Cause.NETWORK_TIMEOUTS, evidence, action, share)
+
+
+def memory_full(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """The KV cache, or the memory itself, has no room left."""
+    usage, usage_before = now.fleet.kv_cache_usage_most, before.fleet.kv_cache_usage_most
+    late = next(
+        (
+            found
+            for one in (Measure.QUEUE, Measure.PREFILL, Measure.TPOT, Measure.GAP)
+            if (found := _explains(moved, one))
+        ),
+        None,
+    )
+    memory, memory_before = now.fleet.memory_usage or 0.0, before.fleet.memory_usage or 0.0
+    kv_is_full = usage >= FULL and usage_before < FULL
+    memory_is_full = memory >= FULL and memory_before < FULL
+    if late is None or not (kv_is_full or memory_is_full):
+        return None
+    evidence = [late.says + "."]
+    if kv_is_full:
+        evidence.append(
+            f"KV cache in use at most {usage_before:.0%} → {usage:.0%}; streams that lost theirs"
+            f" {before.fleet.spilled:.2g} → {now.fleet.spilled:.2g}."
+        )
+    if memory_is_full:
+        evidence.append(f"Memory in use {memory_before:.0%} → {memory:.0%}.")
+    action = "Give the KV cache more room, lower max_num_seqs or the model's length, or add workers."
+    return Finding(Cause.MEMORY_FULL, tuple(evidence), action, late.share)
+
+
+def model_not_unloaded(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """Memory is full, and models that nobody asks for keep some of it."""
+    memory = now.fleet.memory_usage
+    is_new = bool(moved) or (before.fleet.memory_usage or 0.0) < FULL
+    if memory is None or memory < FULL or not now.fleet.unused_models or not is_new:
+        return None
+    named = ", ".join(now.fleet.unused_models)
+    evidence = (f"Memory in use {memory:.0%}.", f"Loaded and asked for nothing in this time: {named}.")
+    action = "Drain and stop the workers of models that nobody asks for."
+    share = max((movement.share for movement in moved.values()), default=0.0)
+    return Finding(Cause.MODEL_NOT_UNLOADED, evidence, action, share)
+
+
+def throughput_swings(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """The engine is slower than itself with the same batch: its clock, its power, or a neighbour."""
+    swing, swing_before = now.fleet.swing, before.fleet.swing
+    clock, clock_before = now.fleet.gpu_clock_mhz, before.fleet.gpu_clock_mhz
+    slower = _explains(moved, Measure.TPOT) or _explains(moved, Measure.GAP)
+    swings = swing > 0.35 and swing > swing_before + 0.25
+    throttles = clock is not None and clock_before is not None and clock < 0.9 * clock_before
+    if slower is None or not (swings or throttles):
+        return None
+    evidence = [slower.says + "."]
+    if swings:
+        evidence.append(f"Tokens per second vary by {swing:.0%} of their mean (before: {swing_before:.0%}).")
+    if throttles:
+        evidence.append(f"GPU clock {clock_before:.0f} → {clock:.0f} MHz.")
+    action = "Look at the GPU's temperature, power limit and neighbours, and at what else runs on the machine."
+    return Finding(Cause.THROUGHPUT_SWINGS, tuple(evidence), action, slower.share)
+
+
+def gateway(now: Observation, before: Observation, moved: Moved) -> Finding | None:
+    """The gateway's own part: reading and admitting requests, and bringing the first token to the client."""
+    late = _explains(moved, Measure.ADMISSION) or _explains(moved, Measure.FLUSH)
+    if late is None or late.mean - late.mean_before < 0.05:
+        return None
+    evidence = [late.says + "."]
+    if now.requests_per_second > 1.25 * before.requests_per_second:
+        evidence.append(f"Requests {before.requests_per_second:.3g}/s → {now.requests_per_second:.3g}/s.")
+    action = "Look at the CPU of gateways and Redis; add gateways."
+    return Finding(Cause.GATEWAY, tuple(evidence), action, late.share)
+
+
+LOOKS: tuple[Look, ...] = (
+    *(no_worker, capacity, cold_start, contention, prefix_misses, longer_prompts, guard, slow_clients),
+    *(network_timeouts, memory_full, model_not_unloaded, throughput_swings, gateway),
+)
+
+
+def _explains(moved: Moved, measure: Measure) -> Movement | None:
+    """A movement that is a good part of the growth."""
+    found = moved.get(measure)
+    return found if found is not None and found.share >= LEAST_SHARE else None
+
+
+def _largest(moved: Moved, *measures: Measure) -> float:
+    return max((moved[one].share for one in measures if one in moved), default=0.0)
+
+
+def _has_fewer_or_new_workers(now: Observation, before: Observation) -> bool:
+    return now.fleet.workers_started > before.fleet.workers_started and now.fleet.workers < before.fleet.workers + 0.1
+
+
+def _timeout_shares(now: Observation, before: Observation) -> tuple[float, float]:
+    return now.per_request(Tally.TIMEOUTS), before.per_request(Tally.TIMEOUTS)

@@ -1,0 +1,15 @@
+"""Compares two times."""
+
+from apps.ops.diagnosis.causes import LOOKS, Finding
+from apps.ops.diagnosis.movements import movements
+from apps.ops.diagnosis.observations import Observation
+
+
+def diagnose(now: Observation, before: Observation) -> list[Finding]:
+    """Returns likely causes of what became slower, or of streams that time out, the one that explains most first.
+
+    Nothing is returned where nothing grew, where there is too little to compare, or where no cause has evidence.
+    """
+    moved = movements(now, before)
+    found = [finding for look in LOOKS if (finding := look(now, before, moved)) is not None]
+    return sorted(found, key=lambda finding: -finding.share)
