@@ -1,25 +1,34 @@
-"""What one reader has been given of one answer: durations for headers and metrics, tokens for the counters."""
+"""What one reader has been given of one answer: durations for headers and metrics, tokens for the counters.
+
+The latency book is told by `LatencyReading`, which says what counts where.
+"""
 
 import time
 
 from apps.streams import metrics
+from apps.streams.latency_reading import LatencyReading
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, Started
 
 
 class Answer:
     """Collects from log entries what an edge needs beside their text."""
 
-    def __init__(self, deployment: str, transport: str, started_at: float, *, was_drafted: bool = False) -> None:
+    def __init__(
+        self, deployment: str, transport: str, started_at: float, reading: LatencyReading, *, was_drafted: bool = False
+    ) -> None:
         """`started_at`: `time.perf_counter()` when the request arrived; `was_drafted`: its prompt was begun before."""
         self.deployment = deployment
         self.transport = transport
         self.started_at = started_at
+        self._reading = reading
         self._was_drafted = was_drafted
         self.queue_seconds = 0.0
         self.ttft_seconds: float | None = None
         self.ended: Ended | None = None
         self._untold_after: int | None = None
         self._tokens = 0
+        self._tokens_told = 0
+        """With texts that were sent."""
         metrics.STREAMS_OPEN.labels(transport).inc()
 
     def take(self, entries: list[AnyLogEntry]) -> tuple[str, Ended | None]:
@@ -31,8 +40,10 @@ class Answer:
                 text += entry.text
                 if self._untold_after is None:
                     self._untold_after = entry.seq - entry.tokens
-            elif isinstance(entry, Started) and entry.attempt == 1:
-                self.queue_seconds = entry.queue_time
+            elif isinstance(entry, Started):
+                self._reading.started(entry)
+                if entry.attempt == 1:
+                    self.queue_seconds = entry.queue_time
             elif isinstance(entry, Ended):
                 self.ended = entry
         return text, self.ended
@@ -45,6 +56,16 @@ class Answer:
         """Account for one entry whose text was sent."""
         self._tokens += delta.tokens
         self._untold_after = None
+        self._reading.text(self._tokens - self._tokens_told)
+        self._tokens_told = self._tokens
+
+    def stalled(self) -> None:
+        """Note that the client does not take what is there."""
+        self._reading.stalled()
+
+    def timed_out(self) -> None:
+        """Note that the client took nothing until its deadline."""
+        self._reading.timed_out()
 
     def told_after(self) -> int:
         """Return the position after which the text that is told now begins, as the log has it; call once per text.
@@ -56,7 +77,11 @@ class Answer:
 
     def sent_text(self) -> None:
         """Note that text was handed to the transport; the first call measures TTFT."""
-        if self.ttft_seconds is None:
+        tokens, self._tokens_told = self._tokens - self._tokens_told, self._tokens
+        if self.ttft_seconds is not None:
+            self._reading.text(tokens)
+        else:
+            self._reading.first_text(tokens)
             self.ttft_seconds = time.perf_counter() - self.started_at
             metrics.TTFT.labels(self.deployment, self.transport).observe(self.ttft_seconds)
             if self._was_drafted:
@@ -64,6 +89,7 @@ class Answer:
 
     def close(self) -> None:
         """Write what is counted once per answer; call once."""
+        self._reading.close(self.ended, self._tokens - self._tokens_told)
         outcome = self.ended.state.value if self.ended is not None else "left"
         metrics.STREAMS_OPEN.labels(self.transport).dec()
         metrics.TOKENS_SENT.labels(self.deployment).inc(self._tokens)

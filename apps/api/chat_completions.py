@@ -18,6 +18,7 @@ from apps.api.serving import EVENT_STREAM, SSE_HEADERS, until_disconnect
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
+from apps.streams.latency_reading import LatencyReading, part_of, refusals_counted, series_of
 from apps.streams.limits import QueueNews
 from apps.streams.services import StartedStream, StreamOptions, stream_leave, stream_start
 from apps.streams.transport import limit_stall
@@ -57,22 +58,25 @@ async def _serve(
 ) -> None:
     deployment = gateway.config.deployment(caller, request.model)
     limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
-    started = await stream_start(
-        gateway=gateway,
-        caller=caller,
-        deployment=deployment,
-        conversation=request.conversation(),
-        sampling=request.sampling(),
-        options=StreamOptions(
-            # Only a client that named a key can come back; else the engine must not go on for nobody.
-            can_return=idempotency is not None,
-            idempotency=idempotency,
-            priority=request.priority,
-            prompt_cache=request.prompt_cache,
-            cache=cache_controls(request.cache, exchange.header(b"cache-control"), request.user),
-        ),
-        on_wait=partial(_tell_place, exchange) if request.stream else None,
-    )
+    key = series_of(caller, deployment.name)
+    with refusals_counted(gateway.latencies, key):
+        started = await stream_start(
+            gateway=gateway,
+            caller=caller,
+            deployment=deployment,
+            conversation=request.conversation(),
+            sampling=request.sampling(),
+            options=StreamOptions(
+                # Only a client that named a key can come back; else the engine must not go on for nobody.
+                can_return=idempotency is not None,
+                idempotency=idempotency,
+                priority=request.priority,
+                prompt_cache=request.prompt_cache,
+                cache=cache_controls(request.cache, exchange.header(b"cache-control"), request.user),
+            ),
+            on_wait=partial(_tell_place, exchange) if request.stream else None,
+        )
+    reading = LatencyReading(gateway.latencies, key, part_of(started), arrived_at=exchange.started_at)
     exchange.headers += [
         (b"x-headrace-stream-id", started.stream_id.encode()),
         (b"x-headrace-model-deployment", deployment.name.encode("latin-1", "replace")),
@@ -80,7 +84,7 @@ async def _serve(
         *_guardrail_headers(started),
         *rate_headers(started.rates),
     ]
-    answer = Answer(deployment.name, "sse" if request.stream else "http", exchange.started_at)
+    answer = Answer(deployment.name, "sse" if request.stream else "http", exchange.started_at, reading)
     follower = Follower(
         gateway,
         started.subscription,

@@ -57,6 +57,7 @@ class LiveText:
             self._written(entry.seq)
         if self._transport.paused:
             self._unsettled = entry.seq
+            self._answer.stalled()
         else:
             self._taken(entry.seq)
         return True

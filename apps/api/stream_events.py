@@ -20,6 +20,7 @@ from apps.api.stream_tickets import reader_of
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
+from apps.streams.latency_reading import LatencyReading, Part, series_of
 from apps.streams.services import stream_attach, stream_cancel, stream_leave
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
@@ -94,7 +95,9 @@ async def stream_follow(exchange: Exchange, gateway: Gateway, stream_id: str) ->
 
 async def _follow(exchange: Exchange, gateway: Gateway, caller: Caller, stream_id: str, after: int) -> None:
     subscription, deployment = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=after)
-    answer = Answer(deployment, "sse", exchange.started_at)
+    key = series_of(caller, deployment)
+    reading = LatencyReading(gateway.latencies, key, Part.RETURNING, arrived_at=exchange.started_at)
+    answer = Answer(deployment, "sse", exchange.started_at, reading)
     follower = Follower(gateway, subscription, tenant_id=caller.tenant.id)
     try:
         limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)

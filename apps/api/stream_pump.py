@@ -18,6 +18,7 @@ from apps.streams import metrics
 from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
+from apps.streams.latency_reading import LatencyReading, part_of, reading_of_resumed, refusals_counted, series_of
 from apps.streams.limits import QueueNews
 from apps.streams.services import StreamOptions, stream_attach, stream_leave, stream_start
 from apps.streams.subscription import Subscription
@@ -55,10 +56,12 @@ class StreamPump:
         self._scope = scope
         self._frame = frame
         self._acknowledges = acknowledges
-        self._stall = StallTimer(caller.tenant.stall_timeout_seconds, on_stall)
+        self._on_stall = on_stall
+        self._stall = StallTimer(caller.tenant.stall_timeout_seconds, self._stalled)
         self._told_slow = False
         self._arrived_at = time.perf_counter()
         self._subscription: Subscription | None = None
+        self._answer: Answer | None = None
 
     def acknowledge(self, seq: int) -> bool:
         """Note that the client has handled everything up to `seq`; say whether that is news.
@@ -96,13 +99,13 @@ class StreamPump:
 
     async def _serve(self) -> None:
         if isinstance(self._frame, Generate):
-            follower, deployment = await self._start(self._frame)
+            follower, deployment, reading = await self._start(self._frame)
         else:
-            follower, deployment = await self._resume(self._frame)
+            follower, deployment, reading = await self._resume(self._frame)
         assert self.stream_id is not None  # noqa: S101 - set by both branches above
         writer = FrameWriter(self.stream_id, self._frame.ref)
         was_drafted = self._gateway.drafts.was_hit(self.stream_id)
-        answer = Answer(deployment, "ws", self._arrived_at, was_drafted=was_drafted)
+        answer = self._answer = Answer(deployment, "ws", self._arrived_at, reading, was_drafted=was_drafted)
         live = live_text(
             self._scope,
             answer,
@@ -134,22 +137,30 @@ class StreamPump:
         if not self._acknowledges:
             self.acknowledge(seq)
 
-    async def _start(self, frame: Generate) -> tuple[Follower, str]:
+    def _stalled(self) -> None:
+        if self._answer is not None:
+            self._answer.timed_out()
+        self._on_stall()
+
+    async def _start(self, frame: Generate) -> tuple[Follower, str, LatencyReading]:
         deployment = self._gateway.config.deployment(self._caller, frame.model)
-        started = await stream_start(
-            gateway=self._gateway,
-            caller=self._caller,
-            deployment=deployment,
-            conversation=conversation_of(frame.messages),
-            sampling=frame.sampling(),
-            options=StreamOptions(
-                window=frame.window,
-                priority=frame.priority,
-                prompt_cache=frame.prompt_cache,
-                cache=cache_controls(frame.cache, None, frame.user),
-            ),
-            on_wait=self._tell_place,
-        )
+        key = series_of(self._caller, deployment.name)
+        with refusals_counted(self._gateway.latencies, key):
+            started = await stream_start(
+                gateway=self._gateway,
+                caller=self._caller,
+                deployment=deployment,
+                conversation=conversation_of(frame.messages),
+                sampling=frame.sampling(),
+                options=StreamOptions(
+                    window=frame.window,
+                    priority=frame.priority,
+                    prompt_cache=frame.prompt_cache,
+                    cache=cache_controls(frame.cache, None, frame.user),
+                ),
+                on_wait=self._tell_place,
+            )
+        reading = LatencyReading(self._gateway.latencies, key, part_of(started), arrived_at=self._arrived_at)
         self.stream_id, self._subscription = started.stream_id, started.subscription
         await self._send(FrameWriter(started.stream_id, frame.ref).place(started.place))
         follower = Follower(
@@ -158,19 +169,25 @@ class StreamPump:
             tenant_id=self._caller.tenant.id,
             queue_deadline_seconds=None if started.is_shared else started.queue_deadline_seconds,
         )
-        return follower, deployment.name
+        return follower, deployment.name, reading
 
     async def _tell_place(self, news: QueueNews) -> None:
         await self._send(waiting_frame(news, ref=self._frame.ref))
 
-    async def _resume(self, frame: Resume) -> tuple[Follower, str]:
+    async def _resume(self, frame: Resume) -> tuple[Follower, str, LatencyReading]:
         if frame.after < 0:
             raise InvalidRequestError("`after` is the last `seq` that you have, or 0.", param="after")
         self._subscription, deployment = await stream_attach(
             gateway=self._gateway, caller=self._caller, stream_id=frame.stream_id, after=frame.after
         )
         self.sent_seq = self.acknowledged_seq = frame.after
-        return Follower(self._gateway, self._subscription, tenant_id=self._caller.tenant.id), deployment
+        follower = Follower(self._gateway, self._subscription, tenant_id=self._caller.tenant.id)
+        key = series_of(self._caller, deployment)
+        return (
+            follower,
+            deployment,
+            reading_of_resumed(self._gateway.latencies, key, frame.stream_id, arrived_at=self._arrived_at),
+        )
 
     async def _write(self, writer: FrameWriter, answer: Answer, entries: list[AnyLogEntry]) -> None:
         text, ended = answer.take(entries)
@@ -197,6 +214,8 @@ class StreamPump:
         if self._is_slow(self.sent_seq):
             self._told_slow = True
             metrics.CREDIT_STALLS.inc()
+            if self._answer is not None:
+                self._answer.stalled()
             if self._frame.notices:
                 await self._send(writer.slow_consumer(self.sent_seq, self.acknowledged_seq))
 

@@ -19,6 +19,7 @@ from apps.streams.detachment import Departure, Detachment
 from apps.streams.drafts import DraftBook
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
+from apps.streams.latency_book import LatencyBook
 from apps.streams.limits import QueueNews, StreamLimit
 from apps.streams.presence import Presence
 from apps.streams.rendering import Renderers
@@ -90,6 +91,7 @@ class Gateway:
         self.drafts = DraftBook()
         self.draft_budget = DraftBudget(self.redis, self.functions)
         self.credit = CreditBook(self.queue)
+        self.latencies = LatencyBook(self.functions)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
         self._adoption = Adoption(
@@ -170,6 +172,7 @@ class Gateway:
             asyncio.create_task(self.affinity.run(), name="affinity"),
             asyncio.create_task(self.interventions.run(), name="interventions"),
             asyncio.create_task(self.recorder.run(), name="response recorder"),
+            asyncio.create_task(self.latencies.run(), name="latencies"),
         ]
         log.info("gateway_started", incarnation=self.incarnation, config_version=self.config.version)
 
@@ -181,6 +184,7 @@ class Gateway:
         tasks = [*self._tasks, *self._cancelling, *([self._delivery_task] if self._delivery_task else [])]
         await cancel_and_wait(*tasks)
         self._tasks, self._delivery_task = [], None
+        await self.latencies.finish()
         with suppress(RedisError):
             await self.redis.zadd(redis_keys.incarnations_key(), {self.incarnation: 1}, xx=True)
             await self._presence.bury([self.incarnation])

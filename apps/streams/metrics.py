@@ -67,3 +67,7 @@ DRAFTED_TTFT = Histogram(
     ["deployment", "transport"],
     buckets=TTFT_BUCKETS_SECONDS,
 )
+
+LATENCIES_LOST = Counter(
+    "headrace_latency_slots_lost_total", "Slots of latencies that were given up because Redis was away for too long."
+)

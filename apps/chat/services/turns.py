@@ -1,5 +1,6 @@
 """What the user sends: stored first, with the place where the answer will stand, and only then given to the queue."""
 
+import time
 from typing import NamedTuple
 from uuid import UUID
 
@@ -18,6 +19,8 @@ from apps.chat.services.answers import answer_fail
 from apps.chat.services.conversations import title_from
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
+from apps.streams.latency_book import Began
+from apps.streams.latency_reading import refusals_counted, series_of
 from apps.streams.services import StartedStream, StreamOptions, stream_start
 from apps.tenants.models import Membership
 from headrace_wire.errors import ContextLengthError, DependencyUnavailableError, HeadraceError, InvalidRequestError
@@ -180,12 +183,16 @@ async def _answer_begin(request: AnswerRequest, answer: Message) -> BegunAnswer:
     An accepted one goes on without us: the browser reads the stream over its own socket, and `answer_collect` stores
     its end.
     """
+    arrived_at = time.perf_counter()
+    key = series_of(request.caller, request.deployment.name)
     try:
         conversation = await sync_to_async(prompt_build)(answer=answer)
-        started, left_out = await _start(request, conversation, answer.stream_id)
+        with refusals_counted(request.gateway.latencies, key):
+            started, left_out = await _start(request, conversation, answer.stream_id)
     except HeadraceError as error:
         logger.info("chat_answer_refused", stream_id=answer.stream_id, code=error.code)
         return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
+    request.gateway.latencies.begin(started.stream_id, Began(key, arrived_at, time.perf_counter()))
     queue_deadline_watch(gateway=request.gateway, started=started, tenant=request.caller.tenant)
     if left_out:
         answer.is_trimmed = True

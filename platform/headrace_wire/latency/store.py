@@ -7,6 +7,7 @@ counts once and nothing has to be added up in Redis. Readers merge.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from redis import Redis
 
@@ -27,9 +28,21 @@ _SLOTS_AT_ONCE = 120
 class SlotBook:
     """What one gateway measured for one deployment in the slot that begins at `slot` (Unix seconds)."""
 
+    part: str
+    """Nothing else was or will be filed in this slot under this name."""
     slot: int
     deployment: str
-    series: Mapping[SeriesKey, Summary]
+    total: bytes
+    """A packed `Summary` of all series."""
+    series: Sequence[tuple[SeriesKey, bytes]]
+
+    @classmethod
+    def of(cls, part: str, slot: int, deployment: str, series: Mapping[SeriesKey, Summary]) -> Self:
+        """Pack summaries of series of one deployment."""
+        total = Summary()
+        for summary in series.values():
+            total.merge(summary)
+        return cls(part, slot, deployment, total.pack(), [(key, summary.pack()) for key, summary in series.items()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +61,13 @@ def slot_of(unix_seconds: float) -> int:
     return whole - whole % SLOT_SECONDS
 
 
-def filing_call(part: str, books: Sequence[SlotBook]) -> Call:
-    """Return the call that files `books` under the name `part`, which nothing else was or will be filed under."""
-    args: list[Argument] = [KEPT_SECONDS, part]
+def filing_call(books: Sequence[SlotBook]) -> Call:
+    """Return the call that files `books`; it may be repeated."""
+    args: list[Argument] = [KEPT_SECONDS]
     for book in books:
-        total = Summary()
-        fields: list[Argument] = []
-        for key, summary in book.series.items():
-            total.merge(summary)
-            fields += [_SEPARATOR.join((part, key.tenant_id, key.key_id, key.worker)), summary.pack()]
-        args += [book.slot, book.deployment, total.pack(), len(book.series), *fields]
+        args += [book.slot, book.deployment, book.part, book.total, len(book.series)]
+        for key, packed in book.series:
+            args += [_SEPARATOR.join((book.part, key.tenant_id, key.key_id, key.worker)), packed]
     keys = [redis_keys.latency_series_prefix(), redis_keys.latency_total_prefix()]
     return "measure", [*keys, redis_keys.latency_slots_key(), redis_keys.latency_minutes_key()], args
 
