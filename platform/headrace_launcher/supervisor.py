@@ -14,6 +14,7 @@ from headrace_launcher.orphans import bury_group, end_orphans
 from headrace_launcher.parent_death import adopt_orphans, lead_group_and_follow_parent
 from headrace_launcher.ports import free_port
 from headrace_launcher.process_output import PrefixedOutput
+from headrace_wire.draining import RESTART_STATUS
 
 _BACKOFF_FIRST_SECONDS = 0.5
 _BACKOFF_LAST_SECONDS = 30.0
@@ -213,6 +214,8 @@ class Supervisor:
         settled = time.monotonic() - member.started > _SETTLED_SECONDS
         failures = self._failures[kind.name] = 1 if settled else self.failures(kind.name) + 1
         delay = min(_BACKOFF_FIRST_SECONDS * 2 ** (failures - 1), _BACKOFF_LAST_SECONDS)
+        if status == RESTART_STATUS:  # it was told to, for a fresh one
+            self._failures[kind.name], delay = 0, 0.0
         self._output.line(member.name, f"ended {_described(status)}; starts again in {delay:.1f} s")
         task = asyncio.create_task(self._start_later(kind, delay))
         self._restarts.add(task)

@@ -10,13 +10,21 @@ from headrace_wire.messages import ControlMessage, Drain, Migrate, Resume
 
 MOST_ORDERS = 4096
 
+RESTART_STATUS = 75
+"""Exit status of a worker that is to be started anew: supervisors replace what ends with another status than 0."""
+
 
 class NotThereError(Exception):
     """No process of this name is alive; the message is its name."""
 
 
 async def drain_worker(
-    client: "Redis", incarnation: str, *, reason: str, deadline_seconds: float, leave: bool = False
+    client: "Redis",
+    incarnation: str,
+    *,
+    reason: str,
+    deadline_seconds: float,
+    leave: bool = False,
 ) -> None:
     """Have a worker claim nothing more, and hand over what has not ended by the deadline.
 
@@ -27,6 +35,14 @@ async def drain_worker(
         redis.exceptions.RedisError: Redis does not answer.
     """
     await order(client, incarnation, Drain(reason, deadline_seconds, leave))
+
+
+async def restart_worker(client: "Redis", incarnation: str, *, reason: str, deadline_seconds: float) -> None:
+    """Have a worker drain and end for a fresh process, which its supervisor starts in its place.
+
+    Raises as `drain_worker`.
+    """
+    await order(client, incarnation, Drain(reason, deadline_seconds, leave=True, is_restart=True))
 
 
 async def resume_worker(client: "Redis", incarnation: str) -> None:

@@ -298,6 +298,8 @@ class Drain(Struct, frozen=True, array_like=True, tag="drain"):
     deadline_seconds: float
     leave: bool = False
     """End the process then, with exit status 0; else stay registered as draining until `Resume`."""
+    is_restart: bool = False
+    """With `leave`: end with `draining.RESTART_STATUS`, for a fresh process to be started in its place."""
 
 
 class Resume(Struct, frozen=True, array_like=True, tag="resume"):

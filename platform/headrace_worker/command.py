@@ -52,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         sys.stderr.write(f"headrace_worker: HEADRACE_METRICS_PORT: cannot listen there: {error.strerror}\n")
         return 2
-    asyncio.run(_run(config, create, metrics))
-    return 0
+    return asyncio.run(_run(config, create, metrics))
 
 
 def create_engine(deployment: DeploymentConfig, checkpoints: CheckpointSettings | None = None) -> Engine:
@@ -77,12 +76,13 @@ def keep_what_exists() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-async def _run(config: WorkerConfig, create: EngineFactory, metrics: WorkerMetrics) -> None:
+async def _run(config: WorkerConfig, create: EngineFactory, metrics: WorkerMetrics) -> int:
     worker = Worker(config, create, metrics)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
     await worker.run()
+    return worker.exit_status
 
 
 def _overridden(deployment: DeploymentConfig, engine: str | None, model: str | None) -> DeploymentConfig:

@@ -7,6 +7,7 @@ import socket
 import time
 
 from headrace_guard.judges.pool import JudgePool
+from headrace_wire.draining import RESTART_STATUS
 from headrace_wire.engine_options import options_fingerprint
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.linked_functions import LinkedFunctions
@@ -117,6 +118,12 @@ class Worker:
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
+
+    @property
+    def exit_status(self) -> int:
+        """What its supervisor is to know of its end."""
+        order = self._draining.order
+        return RESTART_STATUS if order is not None and order.leave and order.is_restart else 0
 
     def drain(self, order: Drain) -> None:
         """Do as the fleet says; its end once begun is not called back."""

@@ -29,6 +29,11 @@ FAREWELL = (
     "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('farewell', flush=True)));"
     "os.write(1, b'up\\n'); signal.pause()"
 )
+RETURNING = (
+    "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75));"
+    "os.write(1, b'up\\n')\n"
+    "while True: signal.pause()"
+)
 PARENT = (
     "import subprocess, sys, signal\n"
     "code = sys.argv[1]\n"
@@ -171,6 +176,17 @@ async def leaving(watched: Watched) -> None:
     await watched.until(lambda: len(supervisor.pids) == 2)
     os.kill(supervisor.pids["worker-2"], signal.SIGKILL)
     await watched.until(lambda: "worker-4" in supervisor.pids)
+    say("failures", supervisor.failures("worker"), "left", *sorted(supervisor.pids))
+
+
+async def replacing(watched: Watched) -> None:
+    supervisor = watched.supervisor
+    supervisor.add(kind("worker", RETURNING, may_leave=True))
+    await supervisor.scale("worker", 1)
+    for number in (1, 2, 3):
+        await watched.until_up(number)
+        os.kill(supervisor.pids[f"worker-{number}"], signal.SIGTERM)
+    await watched.until_up(4)
     say("failures", supervisor.failures("worker"), "left", *sorted(supervisor.pids))
 
 

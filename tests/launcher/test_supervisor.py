@@ -67,6 +67,12 @@ def test_who_was_told_to_leave_is_not_replaced(spawn: Spawn) -> None:
     assert "failures 1 left worker-3 worker-4" in log
 
 
+def test_who_was_told_to_be_replaced_is_so_at_once(spawn: Spawn) -> None:
+    log = run(spawn, "replacing")
+    assert re.findall(r"with exit status 75; starts again in ([\d.]+) s", log) == ["0.0"] * 3
+    assert "failures 0 left worker-4" in log
+
+
 def test_stop_leaves_no_grandchild_even_outside_its_group(spawn: Spawn) -> None:
     log = run(spawn, "grandchildren")
     children = re.search(r"children (\d+) (\d+)", log)
