@@ -1,0 +1,1 @@
+"""Streams that are alive now: to be seen, ended, moved, and drained from where they run."""
