@@ -46,7 +46,7 @@ class AffinityLoad(Struct, frozen=True):
     prefix_tokens: int = 2000
     tail_tokens: int = 64
     answer_tokens: int = 16
-    requests: int = 900
+    requests: int = 600
     per_second: float = 18.0
     slots: int = 16
     cached_prefixes: int = 13
@@ -141,20 +141,25 @@ def _text(rng: random.Random, characters: int, beginning: str) -> str:
     return beginning + "".join(rng.choices(string.ascii_lowercase + " ", k=characters - len(beginning)))
 
 
+def arms(*, with_smg: bool, unpreferred: bool) -> list[str]:
+    """Returns the names of the arms that are wanted; without affinity it is a comparison with ourselves."""
+    return [HEADRACE, *([UNPREFERRED] if unpreferred else []), *(ROUTERS if with_smg else ())]
+
+
 def run_rounds(
-    load: AffinityLoad, placement: Placement, *, rounds: int, with_smg: bool, progress: Progress
+    load: AffinityLoad, placement: Placement, *, rounds: int, names: Sequence[str], progress: Progress
 ) -> list[AffinityRound]:
-    """Runs all arms, one after the other, so often; each round has a trace of its own, and cold caches."""
-    if with_smg:
+    """Runs these arms, one after the other, so often; each round has a trace of its own, and cold caches."""
+    if ROUTERS.keys() & set(names):
         SMG_ENVIRONMENT.ensure(progress=progress)
     done = []
     for number in range(rounds):
         one = msgspec.structs.replace(load, seed=load.seed + number)
-        arms = {}
-        for name in (HEADRACE, UNPREFERRED, *(ROUTERS if with_smg else ())):
+        seen = {}
+        for name in names:
             progress(f"affinity, round {number + 1} of {rounds}, {name}")
-            arms[name] = _smg_arm(one, placement, ROUTERS[name]) if name in ROUTERS else _own_arm(one, placement, name)
-        done.append(AffinityRound(arms))
+            seen[name] = _smg_arm(one, placement, ROUTERS[name]) if name in ROUTERS else _own_arm(one, placement, name)
+        done.append(AffinityRound(seen))
     return done
 
 

@@ -21,6 +21,8 @@ from msgspec import Struct
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from headrace_wire import codec, redis_keys
+from headrace_wire.fleet import WorkerInfo
 from headrace_wire.prefix_hashes import BLOCK_TOKENS
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from tests.load.clients import SUBPROTOCOL
@@ -29,6 +31,7 @@ from tests.load.report import Row
 from tests.load.stack import HOST, BenchStack, running_stack
 from tests.support.metrics import metric
 from tests.support.processes import free_port
+from tests.support.stream_probe import StreamProbe
 
 TARGET_DRAFTED, TARGET_EDITED = 0.25, 1.05
 STEPS = 4
@@ -69,7 +72,7 @@ class DraftLoad(Struct, frozen=True):
             engine=EngineKind.VLLM if self.model is not None else EngineKind.SIMULATED,
             engine_args={} if self.model is not None else simulated_args,
             max_model_len=2048,
-            max_num_seqs=4,
+            max_num_seqs=8,  # of so many, what a report still shows is not yet a busy worker
         )
 
 
@@ -139,6 +142,7 @@ def table_rows(measured: Sequence[DraftRound]) -> list[Row]:
 class _Typist:
     def __init__(self, load: DraftLoad, stack: BenchStack, worker_url: str) -> None:
         self._load, self._stack, self._worker_url = load, stack, worker_url
+        self._probe = StreamProbe(stack.redis_url)
 
     async def warm_up(self) -> None:
         """The engine's first long prompt takes longer, and the gateway has the model's tokenizer to read."""
@@ -210,8 +214,15 @@ class _Typist:
         begun, ended = "headrace_worker_prefills_begun_total", "headrace_worker_prefills_ended_total"
         while metric(self._worker_url, begun) > metric(self._worker_url, ended):
             time.sleep(POLL_SECONDS)
-        # A worker says every second how busy it is, and one that was busy gets no drafts.
-        time.sleep(1.5)
+        # A worker says every second how busy it is, and one that is gets no drafts.
+        while not self._is_idle():
+            time.sleep(POLL_SECONDS)
+
+    def _is_idle(self) -> bool:
+        """Whether the worker has reported that its engine runs nothing."""
+        rows: Any = self._probe.redis.hvals(redis_keys.workers_key())
+        infos = [codec.decode(row, WorkerInfo) for row in rows]
+        return bool(infos) and not any(info.num_requests_running or info.num_requests_waiting for info in infos)
 
     def _text(self, number: int, kind: int) -> str:
         words = random.Random(4 * number + kind)

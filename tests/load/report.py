@@ -1,6 +1,5 @@
-"""What a run leaves: tables for people on stdout, everything in a JSON file."""
+"""Tables of figures: a column for each system or case, a target for some lines."""
 
-import datetime as dt
 import math
 import platform
 import subprocess
@@ -8,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from tests.load.measurements import median_of
 from tests.load.placement import Placement
+from tests.load.results import Judged, Rendered
 from tests.load.simulated_case import SimulatedRound
+from tests.load.table_text import aligned, full_labels, markdown_lines
 from tests.support.environment import REPOSITORY_ROOT
 
 
@@ -29,26 +29,48 @@ class Row(Struct, frozen=True):
 
     def cells(self) -> list[str]:
         """Returns the line's texts: label, median with the rounds' range for each column, target, verdict."""
-        judged = self.columns if self.judged is None else [self.columns[self.judged]]
-        return [self.label, *map(_with_range, self.columns), *self._target([median_of(rounds) for rounds in judged])]
+        return [self.label, *map(_with_range, self.columns), self.target, "missed" if self.is_missed else ""]
 
-    def _target(self, medians: Sequence[float]) -> tuple[str, str]:
+    @property
+    def target(self) -> str:
+        """How far a figure may go; empty where it may go anywhere."""
         if self.at_most is not None:
-            return f"<= {self.at_most:g}", "" if all(value <= self.at_most for value in medians) else "missed"
-        if self.at_least is not None:
-            return f">= {self.at_least:g}", "" if all(value >= self.at_least for value in medians) else "missed"
-        return "", ""
+            return f"<= {self.at_most:g}"
+        return f">= {self.at_least:g}" if self.at_least is not None else ""
+
+    @property
+    def medians(self) -> list[float]:
+        """What the target speaks of."""
+        judged = self.columns if self.judged is None else [self.columns[self.judged]]
+        return [median_of(rounds) for rounds in judged]
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether a figure went too far, or is not there."""
+        if self.at_most is not None:
+            return not all(value <= self.at_most for value in self.medians)
+        return self.at_least is not None and not all(value >= self.at_least for value in self.medians)
 
 
 def render_table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Returns a table in plain text."""
-    lines = [["", *columns, "target", ""], *[row.cells() for row in rows]]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    body = [
-        "  ".join([line[0].ljust(widths[0]), *[text.rjust(w) for text, w in zip(line[1:], widths[1:], strict=True)]])
-        for line in lines
+    return "\n".join([title, *aligned(_lines(columns, rows))])
+
+
+def rendered(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Rendered:
+    """Returns a table with all that it judges."""
+    judged = [
+        Judged(label, " / ".join(map(_number, row.medians)), row.target, "MISSED" if row.is_missed else "met")
+        for label, row in zip(full_labels([row.label for row in rows]), rows, strict=True)
+        if row.target
     ]
-    return "\n".join([title, *[line.rstrip() for line in body]])
+    head, *rest = title.split("\n")
+    markdown = "\n".join([f"**{'; '.join([head, *rest])}**", "", *markdown_lines(_lines(columns, rows))])
+    return Rendered(render_table(title, columns, rows), markdown, judged)
+
+
+def _lines(columns: Sequence[str], rows: Sequence[Row]) -> list[list[str]]:
+    return [["", *columns, "target", ""], *[row.cells() for row in rows]]
 
 
 def simulated_rows(rounds: Sequence[SimulatedRound], transports: Sequence[str]) -> list[Row]:
@@ -89,16 +111,6 @@ def machine() -> dict[str, Any]:
         "placement": str(Placement.of_this_machine()),
         "commit": _commit(),
     }
-
-
-def write_json(folder: Path, content: dict[str, Any]) -> Path:
-    """Writes a run's figures into `folder` under the time of now and returns the file."""
-    now = dt.datetime.now(dt.UTC)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{now:%Y%m%d-%H%M%S}.json"
-    encoded = msgspec.json.encode({"measured_at": now, **content})
-    path.write_bytes(msgspec.json.format(encoded) + b"\n")
-    return path
 
 
 def _with_range(rounds: Sequence[float]) -> str:

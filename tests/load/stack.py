@@ -50,6 +50,7 @@ def running_stack(
     variables: Mapping[str, str] = MappingProxyType({}),
     *,
     workers: int = 1,
+    gateway_options: Sequence[str] = (),
     policies: Mapping[str, GuardPolicy] = MappingProxyType({}),
     tenants: Sequence[ApiKeyToken] = (),
     prompt_caches: Sequence[PromptCacheConfig] = (),
@@ -78,7 +79,9 @@ def running_stack(
             asyncio.run(_configure(redis.url, deployment, policies, tenants, prompt_caches))
             serving = ("headrace_worker", "--deployment", deployment.name)
             worker, *others = [_start(cleaning, environ, *serving) for _ in range(workers)]
-            gateway = _start(cleaning, environ, "headrace.server", "--host", HOST, "--port", str(port))
+            gateway = _start(
+                cleaning, environ, "headrace.server", "--host", HOST, "--port", str(port), *gateway_options
+            )
         for each in (worker, *others):
             each.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
         gateway.wait_for_line("Listening on", timeout=ENGINE_START_SECONDS)

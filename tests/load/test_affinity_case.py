@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.load.affinity_case import HEADRACE, UNPREFERRED, AffinityLoad, AffinityRound, run_rounds, table_rows, trace
+from tests.load.affinity_case import (
+    HEADRACE,
+    UNPREFERRED,
+    AffinityLoad,
+    AffinityRound,
+    arms,
+    run_rounds,
+    table_rows,
+    trace,
+)
 from tests.load.placement import Placement, on_core
 from tests.load.report import render_table
 
@@ -15,7 +24,7 @@ def measured() -> AffinityRound:
     )
     placement = Placement.of_this_machine()
     with on_core(placement.load):
-        return run_rounds(load, placement, rounds=1, with_smg=False, progress=print)[0]
+        return run_rounds(load, placement, rounds=1, names=arms(with_smg=False, unpreferred=True), progress=print)[0]
 
 
 def test_prefixes_are_found_where_they_were_computed(measured: AffinityRound) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from tests.load.measurements import Spread
 from tests.load.placement import Placement, on_core
-from tests.load.report import render_table, simulated_rows, write_json
+from tests.load.report import rendered, simulated_rows
+from tests.load.results import Results, RowResult
 from tests.load.simulated_case import TRANSPORTS, SimulatedLoad, SimulatedRound, run_rounds
 
 
@@ -55,11 +56,13 @@ def test_every_process_has_its_costs(rounds: list[SimulatedRound]) -> None:
 
 
 def test_report_carries_all_of_it(tmp_path_factory: pytest.TempPathFactory, rounds: list[SimulatedRound]) -> None:
-    table = render_table("title", tuple(TRANSPORTS), simulated_rows(rounds, tuple(TRANSPORTS)))
-    assert "gateway CPU, us per token" in table
-    written = write_json(tmp_path_factory.mktemp("bench"), {"simulated": {"rounds": rounds}})
-    read = msgspec.json.decode(written.read_bytes())
-    assert msgspec.convert(read["simulated"]["rounds"], list[SimulatedRound]) == rounds
+    table = rendered("title", tuple(TRANSPORTS), simulated_rows(rounds, tuple(TRANSPORTS)))
+    assert "gateway CPU, us per token" in table.text
+    results = Results(tmp_path_factory.mktemp("bench"), {}, [])
+    results.add(RowResult("sim", "A", tables=[table], figures={"rounds": rounds}))
+    read = msgspec.json.decode(results.json_path.read_bytes())
+    assert msgspec.convert(read["rows"]["sim"]["figures"]["rounds"], list[SimulatedRound]) == rounds
+    assert "gateway CPU, us per token" in results.summary()
 
 
 def test_spread_of_nothing_has_no_percentiles() -> None:

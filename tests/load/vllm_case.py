@@ -4,7 +4,7 @@ One engine runs at a time; the order alternates between rounds. Both servers get
 engine, and the arguments that it starts its engine with.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from msgspec import Struct
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from tests.load.report import Row
 from tests.load.stack import HOST
-from tests.load.vllm_client import Outcome, ask
-from tests.load.vllm_systems import SYSTEMS, running
+from tests.load.vllm_client import BenchFailedError, Outcome, ask
+from tests.load.vllm_systems import SYSTEMS, Server, running
 
 MODES: Mapping[str, tuple[float, dict[str, Any]]] = {
     "greedy": (0.0, {}),
@@ -34,12 +34,28 @@ class VllmLoad(Struct, frozen=True):
     """A model's folder: nothing is downloaded."""
     concurrencies: tuple[int, ...] = (1, 8, 32)
     modes: tuple[str, ...] = tuple(MODES)
-    prompts_per_slot: int = 10
+    prompts_per_slot: int = 4
     """Requests of a measurement, for each of its concurrent slots."""
-    least_prompts: int = 20
+    least_prompts: int = 16
+    most_warm_ups: int = 32
+    """Requests before a measurement, of which there are as many as it has concurrent ones, two at least."""
     input_tokens: int = 128
     output_tokens: int = 128
     max_model_len: int = 2048
+
+    @classmethod
+    def few_prompts(cls, model: Path) -> "VllmLoad":
+        """Returns what a model with long steps is asked in a minute and a half, engine's start included."""
+        modes = ("greedy", "sampled")
+        return cls(
+            model,
+            modes=modes,
+            prompts_per_slot=1,
+            least_prompts=6,
+            input_tokens=64,
+            output_tokens=32,
+            most_warm_ups=2,
+        )
 
     @property
     def deployment(self) -> DeploymentConfig:
@@ -87,34 +103,54 @@ class VllmMeasurement(Struct, frozen=True):
         return sum(value for name, value in self.cpu_us_per_token.items() if name != "engine")
 
 
-def run_rounds(load: VllmLoad, *, rounds: int, progress: Progress) -> list[VllmMeasurement]:
-    """Measures both systems `rounds` times."""
-    done = []
+class VllmFailure(Struct, frozen=True):
+    """A system that did not answer all requests of a measurement: it died, or refused some."""
+
+    system: str
+    mode: str
+    concurrency: int
+    why: str
+    log: str = ""
+
+
+def run_rounds(load: VllmLoad, *, rounds: int, progress: Progress) -> tuple[list[VllmMeasurement], list[VllmFailure]]:
+    """Measures both systems `rounds` times. One that fails is started anew for what is left to measure of it."""
+    done, failures = [], []
     for number in range(1, rounds + 1):
         for system in SYSTEMS if number % 2 else reversed(SYSTEMS):
-            progress(f"{load.name}, round {number} of {rounds}: {system}")
-            with running(system, load.deployment, name=load.name) as server:
-                done += measure(load, system, server.port, server.key, seed=number, pids=server.pids)
-    return done
+            left = load.cells
+            while left:
+                progress(f"{load.name}, round {number} of {rounds}: {system}, {len(left)} measurements")
+                with running(system, load.deployment, name=load.name) as server:
+                    seen, failed = measure(load, system, server, seed=number, cells=left, progress=progress)
+                done += seen
+                if failed is not None:
+                    progress(f"{system} failed, {failed.mode}, {failed.concurrency} at a time: {failed.why}")
+                    failures.append(failed)
+                left = left[len(seen) + (failed is not None) :]
+    return done, failures
 
 
 def measure(
-    load: VllmLoad, system: str, port: int, key: str, *, seed: int, pids: Mapping[str, Sequence[int]] | None = None
-) -> list[VllmMeasurement]:
-    """Runs `vllm bench serve` once for each cell.
+    load: VllmLoad, system: str, server: Server, *, seed: int, cells: Sequence[tuple[str, int]], progress: Progress
+) -> tuple[list[VllmMeasurement], VllmFailure | None]:
+    """Runs `vllm bench serve` once for each cell, until the system fails."""
+    runs = [_arguments(load, server.port, mode, concurrency, seed=seed) for mode, concurrency in cells]
+    seen: list[VllmMeasurement] = []
+    try:
+        for outcome in ask(runs, key=server.key, pids=server.pids):
+            mode, concurrency = cells[len(seen)]
+            seen.append(_measurement(load, system, mode, concurrency, outcome))
+            progress(f"{system}, {mode}, {concurrency} at a time: {seen[-1].output_throughput:.0f} tok/s")
+    except BenchFailedError as error:
+        mode, concurrency = cells[len(seen)]
+        log = f"{server.log()}\n{error}"
+        why = "its server ended" if server.has_ended() else "some of its requests failed"
+        return seen, VllmFailure(system, mode, concurrency, why, log[-4000:])
+    return seen, None
 
-    Raises:
-        BenchFailedError: It failed, or one of its requests.
-    """
-    runs = [_arguments(load, port, mode, concurrency, seed=seed) for mode, concurrency in load.cells]
-    outcomes = ask(runs, key=key, pids=pids)
-    return [
-        _measurement(load, system, mode, concurrency, outcome)
-        for (mode, concurrency), outcome in zip(load.cells, outcomes, strict=True)
-    ]
 
-
-def table_rows(load: VllmLoad, measured: Sequence[VllmMeasurement]) -> list[Row]:
+def table_rows(load: VllmLoad, measured: Sequence[VllmMeasurement], failures: Sequence[VllmFailure] = ()) -> list[Row]:
     """Returns the table's lines: for each cell and figure both systems, then their ratio round by round."""
     figures: list[tuple[str, Callable[[VllmMeasurement], float], dict[str, float]]] = [
         ("output tok/s", lambda one: one.output_throughput, {"at_least": 0.97}),
@@ -124,15 +160,21 @@ def table_rows(load: VllmLoad, measured: Sequence[VllmMeasurement]) -> list[Row]
         ("engine CPU us/token", lambda one: one.cpu_us_per_token.get("engine", 0.0), {}),
         ("other CPU us/token", lambda one: one.front_us_per_token, {}),
     ]
-    rows = []
+    rows: list[Row] = []
     for mode, concurrency in load.cells:
+        rows += _failure_rows(mode, concurrency, failures)
         both = [
             [one for one in measured if (one.system, one.mode, one.concurrency) == (system, mode, concurrency)]
             for system in SYSTEMS
         ]
-        for label, figure, target in figures:
+        if not any(both):
+            continue
+        # Without the other system's figures there is nothing to judge by; without ours, the target is missed.
+        without_peer = bool(both[1]) and not both[0]
+        for label, figure, limits in figures:
             bare, ours = ([figure(one) for one in column] for column in both)
-            ratios = [mine / theirs if theirs else 0.0 for theirs, mine in zip(bare, ours, strict=True)]
+            ratios = [mine / theirs if theirs else 0.0 for theirs, mine in zip(bare, ours, strict=False)]
+            target = {} if without_peer else limits
             rows.append(Row(f"{mode}, c={concurrency}  {label}", [bare, ours, ratios], **target, judged=2))
         parts = sorted({name for one in both[1] for name in one.cpu_us_per_token} - {"engine"})
         rows += [Row(f"    of it {name}", [[], [one.cpu_us_per_token[name] for one in both[1]], []]) for name in parts]
@@ -141,7 +183,7 @@ def table_rows(load: VllmLoad, measured: Sequence[VllmMeasurement]) -> list[Row]
 
 def _measurement(load: VllmLoad, system: str, mode: str, concurrency: int, outcome: Outcome) -> VllmMeasurement:
     result = outcome.result
-    tokens = result["total_output_tokens"] + _warm_ups(concurrency) * load.output_tokens
+    tokens = result["total_output_tokens"] + _warm_ups(load, concurrency) * load.output_tokens
     return VllmMeasurement(
         system,
         mode,
@@ -157,8 +199,17 @@ def _measurement(load: VllmLoad, system: str, mode: str, concurrency: int, outco
     )
 
 
-def _warm_ups(concurrency: int) -> int:
-    return max(2, concurrency)
+def _failure_rows(mode: str, concurrency: int, failures: Sequence[VllmFailure]) -> Iterator[Row]:
+    """Yield a line for each system that has no figures of a cell, and says why."""
+    for system in SYSTEMS:
+        why = [one.why for one in failures if (one.system, one.mode, one.concurrency) == (system, mode, concurrency)]
+        if why:
+            counts = [[float(len(why))] if one == system else [] for one in SYSTEMS]
+            yield Row(f"{mode}, c={concurrency}  {system} FAILED: {why[0]}", [*counts, []])
+
+
+def _warm_ups(load: VllmLoad, concurrency: int) -> int:
+    return min(load.most_warm_ups, max(2, concurrency))
 
 
 def _arguments(load: VllmLoad, port: int, mode: str, concurrency: int, *, seed: int) -> list[str]:
@@ -174,7 +225,7 @@ def _arguments(load: VllmLoad, port: int, mode: str, concurrency: int, *, seed: 
         "random-output-len": load.output_tokens,
         "num-prompts": max(load.least_prompts, load.prompts_per_slot * concurrency),
         "max-concurrency": concurrency,
-        "num-warmups": _warm_ups(concurrency),
+        "num-warmups": _warm_ups(load, concurrency),
         "temperature": temperature,
         # A prompt seen before would be in the prefix cache.
         "seed": 10_000 * seed + 100 * list(MODES).index(mode) + concurrency,

@@ -8,7 +8,7 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from msgspec import Struct
 from tests.load.measurements import cpu_seconds
 from tests.load.vllm_command import answer_for_cpu_builds
 from tests.support.environment import REPOSITORY_ROOT, child_environment
-from tests.support.processes import Process
+from tests.support.processes import Process, ProcessFailedError
 
-RUN_SECONDS = 600.0
+RUN_SECONDS = 240.0
+"""Of one run; a system that answers nothing any more shall not hold up the others."""
 
 
 class BenchFailedError(Exception):
@@ -42,11 +43,13 @@ class _Job(Struct, frozen=True):
     pids: dict[str, list[int]]
 
 
-def ask(runs: Sequence[Sequence[str]], *, key: str, pids: Mapping[str, Sequence[int]] | None = None) -> list[Outcome]:
-    """Runs `vllm bench serve` once with each list of arguments, one after the other.
+def ask(
+    runs: Sequence[Sequence[str]], *, key: str, pids: Mapping[str, Sequence[int]] | None = None
+) -> Iterator[Outcome]:
+    """Runs `vllm bench serve` once with each list of arguments, one after the other; yields what each gave.
 
     Raises:
-        BenchFailedError: It failed, or one of its requests.
+        BenchFailedError: It failed, or one of its requests: nothing was run after it.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         named = {name: list(those) for name, those in (pids or {}).items()}
@@ -55,15 +58,20 @@ def ask(runs: Sequence[Sequence[str]], *, key: str, pids: Mapping[str, Sequence[
         environ = child_environment(OPENAI_API_KEY=key, HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="WARNING")
         command = [sys.executable, "-m", "tests.load.vllm_client", str(job)]
         with Process(command, name="vllm bench serve", environ=environ, cwd=REPOSITORY_ROOT) as bench:
-            status = bench.wait(timeout=RUN_SECONDS * len(runs))
-            log = bench.log
-        if status:
-            raise BenchFailedError(f"vllm bench serve ended with {status}:\n{log}")
-        files = [_outcome_file(folder, number) for number in range(len(runs))]
-        outcomes = [msgspec.json.decode(file.read_bytes(), type=Outcome) for file in files]
-    if failed := sum(outcome.result["failed"] for outcome in outcomes):
-        raise BenchFailedError(f"{failed} requests failed:\n{log}")
-    return outcomes
+            for number in range(len(runs)):
+                try:
+                    bench.wait_for_line(_said(number), timeout=RUN_SECONDS)
+                except ProcessFailedError as error:
+                    raise BenchFailedError(str(error)) from error
+                outcome = msgspec.json.decode(_outcome_file(folder, number).read_bytes(), type=Outcome)
+                if failed := outcome.result["failed"]:
+                    raise BenchFailedError(f"{failed} requests failed:\n{bench.log[-3000:]}")
+                yield outcome
+
+
+def _said(number: int) -> str:
+    """Returns what the child says once a run's outcome is there."""
+    return f"run {number} of the bench has ended"
 
 
 def _outcome_file(folder: str, number: int) -> Path:
@@ -84,6 +92,7 @@ def _run_all(job: _Job) -> None:
         kept = {name: value for name, value in result.items() if not isinstance(value, list)}
         text = json.dumps({"result": kept, "cpu_seconds": used})
         _outcome_file(job.folder, number).write_text(text, "utf-8")
+        print(_said(number), flush=True)
 
 
 def _used(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,19 @@ class Server:
     key: str
     pids: Mapping[str, Sequence[int]]
     """By what they are: `engine` is EngineCore with what started it, the others are between it and the client."""
+    log: Callable[[], str] = lambda: ""
+    """Returns the end of what it has said."""
+
+    def has_ended(self) -> bool:
+        """Whether one of its processes is not there any more."""
+        return any(_has_ended(pid) for pids in self.pids.values() for pid in pids)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @contextmanager
@@ -52,7 +65,7 @@ def running(system: str, deployment: DeploymentConfig, *, name: str) -> Iterator
     ):
         server.wait_for_line("Application startup complete", timeout=ENGINE_START_SECONDS)
         children = [child.pid for child in psutil.Process(server.pid).children(recursive=True)]
-        yield Server(port, "none", {"front": [server.pid], "engine": children})
+        yield Server(port, "none", {"front": [server.pid], "engine": children}, lambda: server.log[-3000:])
 
 
 def serve_command(deployment: DeploymentConfig, *, name: str, port: int) -> list[str]:

@@ -30,10 +30,10 @@ class CachedLoad(Struct, frozen=True):
 
     tokens: int = 64
     """Of the answer."""
-    answers: int = 400
+    answers: int = 250
     """Of each form, one after another."""
     connections: int = 64
-    seconds: float = 5.0
+    seconds: float = 4.0
     """That all connections ask for one answer after another."""
     ttft_ms: float = 2000.0
     """The engine's own: an answer that it had a part in is seen at once."""

@@ -13,6 +13,8 @@ from tests.load.peers.table import Line, Table
 from tests.load.peers.token_path import connections, tpot_ms
 from tests.load.placement import Placement
 from tests.load.vllm_case import VllmLoad, measure
+from tests.load.vllm_client import BenchFailedError
+from tests.load.vllm_systems import Server
 from tests.support.environment import SupportEnvironment
 from tests.support.tiny_model import tiny_model_in
 
@@ -23,8 +25,8 @@ class ClientLoad(Struct, frozen=True):
     """What both ask."""
 
     concurrency: int = 8
-    answers_each: int = 10
-    tokens: int = 100
+    answers_each: int = 8
+    tokens: int = 64
     ttft_ms: float = 200.0
     """Far above what clients differ by in the moment in which all of them ask."""
     tpot_ms: float = 20.0
@@ -55,7 +57,11 @@ def run_check(
     with running_arms([], engine, placement, progress=progress) as (arm,):
         for number in range(1, rounds + 1):
             progress(f"load client, round {number} of {rounds}")
-            (theirs,) = measure(bench, THEIRS, arm.port, arm.key, seed=number)
+            server = Server(arm.port, arm.key, {})
+            seen, failure = measure(bench, THEIRS, server, seed=number, cells=bench.cells, progress=progress)
+            if failure is not None:
+                raise BenchFailedError(failure.log)
+            (theirs,) = seen
             ours = asyncio.run(_ask(load, arm))
             done.append((ours, ClientFigures(THEIRS, theirs.ttft_p50_ms, theirs.tpot_p50_ms)))
     return done

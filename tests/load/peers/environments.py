@@ -83,5 +83,5 @@ class Environment:
 
 LITELLM_ENVIRONMENT = Environment("litellm", without="--without-litellm measures the other arms")
 SMG_ENVIRONMENT = Environment("smg", without="--without-smg measures affinity without a router beside it")
-LOCUST_ENVIRONMENT = Environment("locust", without="--case path fast growth guard soak leaves it out")
-UVICORN_ENVIRONMENT = Environment("uvicorn", without="--case without `server` leaves it out")
+LOCUST_ENVIRONMENT = Environment("locust", without="--only with other rows leaves `slo` out")
+UVICORN_ENVIRONMENT = Environment("uvicorn", without="--only with other rows leaves `server` out")

@@ -22,7 +22,7 @@ from tests.load.stack import running_stack
 
 LIMITS = {"HEADRACE_SOFT_STREAMS": "2048", "HEADRACE_MAX_STREAMS": "2048"}
 WARM_UP = 8
-_RAMP_SECONDS = 20.0
+_RAMP_SECONDS = 10.0
 """Longest that all streams may take to begin."""
 
 
@@ -33,7 +33,7 @@ class GrowthLoad(Struct, frozen=True):
     tokens_per_second: float = 2000.0
     """Of all streams together."""
     seconds: float = 8.0
-    idle_seconds: float = 5.0
+    idle_seconds: float = 4.0
 
 
 class GrowthFigures(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 from msgspec import Struct
 
@@ -48,22 +49,41 @@ def counting(rounds: Sequence[Round]) -> list[Round]:
 
 
 def run_rounds(
-    load: PathLoad, names: Sequence[str], placement: Placement, *, rounds: int, progress: Progress, title: str
+    load: PathLoad,
+    names: Sequence[str],
+    placement: Placement,
+    *,
+    rounds: int,
+    progress: Progress,
+    title: str,
+    side: Sequence[str] = (),
+    side_rounds: int = 0,
+    has_time_for: Callable[[float], bool] = lambda _seconds: True,
 ) -> list[Round]:
-    """Measures arms until as many rounds count, or too many did not."""
+    """Measures arms until as many rounds count, too many did not, or there is no time for another one.
+
+    The direct arm's last pass of a round is the first one of the next. The arms of `side` are in `side_rounds` of them.
+    """
     done: list[Round] = []
     most = int(rounds * (1 + EXTRA_ROUNDS))
     with (
         kept_awake(placement.system, placement.load) as awake,
-        running_arms(names, load.engine, placement, progress=progress) as (direct, *others),
+        running_arms([*names, *side], load.engine, placement, progress=progress) as (direct, *others),
     ):
+        slowest = 0.0
         while (count := sum(not one.disturbed for one in done)) < rounds and len(done) < most:
-            order = others if len(done) % 2 == 0 else others[::-1]
-            seen = []
-            for arm in (direct, *order, direct):
+            if done and not has_time_for(slowest):
+                progress(f"{title}: no time for another round")
+                break
+            began = monotonic()
+            wanted = [arm for arm in others if arm.name not in side or count < side_rounds]
+            seen = [done[-1].baseline[-1]] if done and not done[-1].disturbed else []
+            order = [*([] if seen else [direct]), *(wanted if len(done) % 2 == 0 else wanted[::-1]), direct]
+            for arm in order:
                 progress(f"{title}, round {len(done) + 1}, {count} of {rounds} count so far: {arm.name}")
                 seen.append(asyncio.run(measure(load, arm, awake)))
             done.append(_round(seen))
+            slowest = max(slowest, monotonic() - began)
             if done[-1].disturbed:
                 progress(f"{title}: this round does not count, {done[-1].disturbed}")
     return done

@@ -27,7 +27,7 @@ class ServersLoad(Struct, frozen=True):
     """What is asked of each server."""
 
     path: PathLoad = PathLoad(
-        streams=32, tokens_per_second=1 / STEP_SECONDS, seconds=5, ttft_ms=TTFT_SECONDS * 1000, beside_seconds=0
+        streams=32, tokens_per_second=1 / STEP_SECONDS, seconds=4, ttft_ms=TTFT_SECONDS * 1000, beside_seconds=0
     )
 
 

@@ -31,7 +31,7 @@ class SloLoad(Struct, frozen=True):
     """What is asked."""
 
     users: int = 50
-    seconds: float = 60.0
+    seconds: float = 40.0
     ttft_ms: float = 10.0
     """The engine's own."""
     tpot_ms: float = 2.0

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from tests.load.results import Judged, Rendered
+from tests.load.table_text import aligned, full_labels, markdown_lines
+
 MET, MISSED, UNKNOWN = "met", "MISSED", "-"
 
 
@@ -57,18 +60,22 @@ class Table(Struct, frozen=True):
     def render(self) -> str:
         """Returns it in plain text: medians, and in brackets the quartiles of the rounds."""
         rows = [["", *self.columns, "judged", "target", ""], *map(self._cells, self.lines)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        body = [
-            "  ".join([row[0].ljust(widths[0]), *[cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]])
-            for row in rows
-        ]
-        return "\n".join([self.title, *[line.rstrip() for line in body]])
+        return "\n".join([self.title, *aligned(rows)])
 
     def markdown(self) -> str:
         """Returns it as the documentation has it."""
         rows = [["", *self.columns, "judged", "target", "verdict"], *map(self._cells, self.lines)]
-        lines = ["| " + " | ".join(row) + " |" for row in rows]
-        return "\n".join([f"**{self.title}**", "", lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+        return "\n".join([f"**{self.title}**", "", *markdown_lines(rows)])
+
+    def rendered(self) -> Rendered:
+        """Returns it with all that it judges."""
+        labels = full_labels([line.label for line in self.lines])
+        judged = [
+            Judged(label, number(line.value), *self._cells(line)[-2:])
+            for label, line in zip(labels, self.lines, strict=True)
+            if line.verdict
+        ]
+        return Rendered(self.render(), self.markdown(), judged)
 
     def _cells(self, line: Line) -> list[str]:
         *cells, verdict = line.cells()

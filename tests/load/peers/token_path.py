@@ -42,7 +42,7 @@ class PathLoad(Struct, frozen=True):
     streams: int = 32
     tokens_per_second: float = 50.0
     """Of each stream."""
-    seconds: float = 6.0
+    seconds: float = 4.0
     """Of the steady part."""
     ttft_ms: float = 10.0
     """The engine's own."""

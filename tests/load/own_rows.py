@@ -1,0 +1,114 @@
+"""Rows that need no model: the simulated engine, the queue, the guard; and the installation of what others need."""
+
+import msgspec
+
+from tests.load import admission_case, affinity_case, crowd_case, failover_case, guard_case, simulated_case
+from tests.load.peers.environments import (
+    LITELLM_ENVIRONMENT,
+    LOCUST_ENVIRONMENT,
+    SMG_ENVIRONMENT,
+    UVICORN_ENVIRONMENT,
+    ProgramMissingError,
+)
+from tests.load.placement import going_first, on_core
+from tests.load.report import rendered, simulated_rows
+from tests.load.rows import Measured, Run
+from tests.load.simulated_case import TRANSPORTS, SimulatedLoad
+from tests.load.supervision import RowLeftOutError
+
+
+def install(run: Run) -> Measured:
+    """Installs what other rows need, so that they measure and nothing else."""
+    from tests.load.engine_rows import demo_model  # noqa: PLC0415  Django's settings, for this row's one line
+
+    environments = [LOCUST_ENVIRONMENT, UVICORN_ENVIRONMENT]
+    environments += [] if run.options.without_litellm else [LITELLM_ENVIRONMENT]
+    environments += [] if run.options.without_smg else [SMG_ENVIRONMENT]
+    failures = []
+    for environment in environments:
+        try:
+            environment.ensure(progress=run.progress)
+        except ProgramMissingError as error:
+            failures.append(str(error))
+    demo_model(run)
+    if failures:
+        raise RowLeftOutError("\n".join(failures))
+    return [], {}
+
+
+def sim(run: Run) -> Measured:
+    """Measures the simulated engine at two paces."""
+    options, rounds = run.options, run.rounds
+    load = SimulatedLoad(streams=options.streams, tokens_per_second=options.rate, seconds=options.seconds or 9.0)
+    busy = msgspec.structs.replace(load, tokens_per_second=options.busy_rate, seconds=load.seconds / 3)
+    tables, figures = [], {}
+    with going_first(wanted=options.first), on_core(run.placement.load):
+        for name, one in {"simulated": load, "simulated_busy": busy}.items():
+            measured = simulated_case.run_rounds(one, run.placement, rounds=rounds, progress=run.progress)
+            figures[name] = {"load": one, "rounds": measured}
+            title = (
+                f"Simulated engine: {one.streams} streams x {one.tokens_per_second:g} tok/s for {one.seconds:g} s, "
+                f"engine's TTFT {one.ttft_ms:g} ms\n{run.placement}; median [range] of {rounds} rounds"
+            )
+            tables.append(rendered(title, tuple(TRANSPORTS), simulated_rows(measured, tuple(TRANSPORTS))))
+    return tables, figures
+
+
+def crowd(run: Run) -> Measured:
+    """Sends crowds."""
+    load, rounds = crowd_case.CrowdLoad(), run.rounds
+    with going_first(wanted=run.options.first):
+        measured = crowd_case.run_rounds(load, rounds=rounds, progress=run.progress)
+    title = (
+        f"Crowd: {load.clients} clients, {load.limit} of them served, {load.tokens_per_second:g} tok/s each, simulated "
+        f"engine; median [range] of {rounds} rounds"
+    )
+    return [rendered(title, ("SSE",), crowd_case.table_rows(load, measured))], {"load": load, "rounds": measured}
+
+
+def admission(run: Run) -> Measured:
+    """Measures decisions, and neighbours."""
+    load, rounds = admission_case.AdmissionLoad(), run.rounds
+    with going_first(wanted=run.options.first), on_core(run.placement.load):
+        measured = admission_case.run_rounds(load, run.placement, rounds=rounds, progress=run.progress)
+    title = f"Admission and the fair queue, {load.tenants} tenants; median [range] of {rounds} rounds"
+    return [rendered(title, ("",), admission_case.table_rows(load, measured))], {"load": load, "rounds": measured}
+
+
+def affinity(run: Run) -> Measured:
+    """Replays a trace to several workers; without affinity only where that is asked for."""
+    load, rounds = affinity_case.AffinityLoad(), run.rounds
+    names = affinity_case.arms(with_smg=not run.options.without_smg, unpreferred=run.options.without_smg)
+    with on_core(run.placement.load):
+        measured = affinity_case.run_rounds(load, run.placement, rounds=rounds, names=names, progress=run.progress)
+    title = (
+        f"Prefix affinity: {load.workers} workers, {load.tenants} tenants with {load.prefixes} prefixes of "
+        f"{load.prefix_tokens} tokens each, {load.requests} requests by Zipf's law, {load.per_second:g} a second\n"
+        f"median [range] of {rounds} rounds"
+    )
+    table = rendered(title, list(measured[0].arms), affinity_case.table_rows(measured))
+    return [table], {"load": load, "rounds": measured}
+
+
+def guard(run: Run) -> Measured:
+    """Measures rules in this process."""
+    load, rounds = guard_case.GuardLoad(), run.rounds
+    with on_core(run.placement.load):
+        measured = guard_case.run_rounds(load, rounds=rounds, progress=run.progress)
+    title = (
+        f"Rules that judge character by character, {load.tokens} tokens of {measured[0].characters_per_token:.1f} "
+        f"characters; median [range] of {rounds} rounds"
+    )
+    table = rendered(title, [case.name for case in load.cases], guard_case.table_rows(load, measured))
+    return [table], {"load": load, "rounds": measured}
+
+
+def failover(run: Run) -> Measured:
+    """Measures streams whose client, worker or gateway goes away."""
+    load, rounds = failover_case.FailoverLoad(), run.rounds
+    measured = failover_case.run_rounds(load, run.placement, rounds=rounds, progress=run.progress)
+    title = (
+        f"Resume, takeover, drain: {load.streams} streams x {load.tokens_per_second:g} tok/s, leases of "
+        f"{load.lease_seconds:g} s; median [range] of {rounds} rounds"
+    )
+    return [rendered(title, ("SSE",), failover_case.table_rows(measured))], {"load": load, "rounds": measured}
