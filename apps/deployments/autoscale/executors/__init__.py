@@ -1,0 +1,1 @@
+"""Who starts and ends workers: `protocol` says what executors have in common, `choice` which one a policy has."""
