@@ -33,6 +33,28 @@ class Cause(StrEnum):
     THROUGHPUT_SWINGS = "throughput_swings"
     GATEWAY = "gateway"
 
+    @property
+    def title(self) -> str:
+        """For people."""
+        return _TITLES[self]
+
+
+_TITLES = {
+    Cause.CAPACITY: "Too little capacity",
+    Cause.NO_WORKER: "No worker",
+    Cause.COLD_START: "Cold start",
+    Cause.CONTENTION: "Contention in the batch",
+    Cause.PREFIX_MISSES: "Prefix cache misses",
+    Cause.LONGER_PROMPTS: "Longer prompts",
+    Cause.GUARD: "Guardrails",
+    Cause.SLOW_CLIENTS: "Slow clients",
+    Cause.NETWORK_TIMEOUTS: "Network timeouts",
+    Cause.MEMORY_FULL: "Memory full",
+    Cause.MODEL_NOT_UNLOADED: "A model that is not unloaded",
+    Cause.THROUGHPUT_SWINGS: "Throughput swings",
+    Cause.GATEWAY: "The gateway itself",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -43,6 +65,11 @@ class Finding:
     action: str
     share: float
     """Of the growth of the time to first token or of the total, 0 to 1."""
+
+    @property
+    def percent(self) -> int:
+        """The share for people."""
+        return round(self.share * 100)
 
 
 Moved = dict[Measure, Movement]
