@@ -1,5 +1,5 @@
 """Admin pages of operators."""
 
-from apps.ops.admin import latency, live_streams, schedule
+from apps.ops.admin import alerts, latency, live_streams, objectives, schedule
 
-__all__ = ["latency", "live_streams", "schedule"]
+__all__ = ["alerts", "latency", "live_streams", "objectives", "schedule"]

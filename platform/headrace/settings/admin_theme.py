@@ -21,6 +21,11 @@ def _is_list_of_found(request: HttpRequest) -> bool:
     return "/guardrails/intervention/" in request.path and "/guardrails/intervention/counts" not in request.path
 
 
+def _is_list_of_objectives(request: HttpRequest) -> bool:
+    """The diagnosis lies below it and has an entry of its own."""
+    return "/ops/serviceobjective/" in request.path and "/ops/serviceobjective/diagnosis" not in request.path
+
+
 def _icon(_request: HttpRequest) -> str:
     return static("chat/icon.svg")
 
@@ -93,6 +98,12 @@ UNFOLD: dict[str, Any] = {
                 "title": "Operations",
                 "items": [
                     _link("Latency", "timeline", "ops_latencyhour"),
+                    _link("Diagnosis", "troubleshoot", "ops", "diagnosis"),
+                    {**_link("Objectives", "target", "ops_serviceobjective"), "active": _is_list_of_objectives},
+                    _link("Alerts", "notifications_active", "ops_alert"),
+                    _link("Alert rules", "rule", "ops_alertrule"),
+                    _link("Receivers of alerts", "contact_mail", "ops_alertreceiver"),
+                    _link("Silences", "notifications_off", "ops_alertsilence"),
                 ],
             },
             {
