@@ -21,7 +21,7 @@ from apps.streams.config_view import Caller
 from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, Part, series_of
-from apps.streams.services import stream_attach, stream_cancel, stream_leave
+from apps.streams.services import stream_attach, stream_cancel, stream_find, stream_leave
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.errors import DrainingError, InvalidRequestError, StreamGoneError, StreamNotFoundError
@@ -40,10 +40,8 @@ async def stream_retrieve(exchange: Exchange, gateway: Gateway, stream_id: str) 
         HeadraceError: not allowed, unknown, or expired.
     """
     caller = _caller(exchange, gateway)
-    record = await gateway.queue.record(stream_id) if is_stream_id(stream_id) else None
-    if record is None or record.tenant_id != caller.tenant.id:
-        raise StreamNotFoundError(f"There is no stream `{stream_id[:64]}`.", param="stream_id")
-    tail = await gateway.token_log.tail(record.rides or stream_id)
+    found, record = await stream_find(gateway=gateway, caller=caller, stream_id=stream_id)
+    tail = await gateway.token_log.tail(record.rides or found)
     if tail is None:
         raise StreamGoneError("The stream's log has expired.")
     body: dict[str, object] = {

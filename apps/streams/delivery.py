@@ -98,6 +98,13 @@ class Delivery:
         self._subscriptions.setdefault(stream_id, []).append(subscription)
         return subscription
 
+    def replace(self, old: Subscription, new: Subscription) -> None:
+        """Have the reader of one subscription go on with what another one was made for, and with its place."""
+        self._remove(old)
+        for readers in (self._subscriptions[new.stream_id], *filter(None, [self._by_own_id.get(new.own_id)])):
+            readers[readers.index(new)] = old
+        old.become(new)
+
     def _remove(self, subscription: Subscription) -> None:
         self._limit.leave(had_turn=subscription.had_turn)
         readers = self._subscriptions[subscription.stream_id]

@@ -71,6 +71,9 @@ class Follower:
         """
         if self._has_news():
             return []
+        if self._subscription.queue_deadline_seconds is not None:
+            self._deadline = time.monotonic() + self._subscription.queue_deadline_seconds
+            self._subscription.queue_deadline_seconds = None
         try:
             is_waiting = self._deadline is not None or self._subscription.waiting is not None
             entries = await self._subscription.next(self._patience(), None if is_waiting else sink)

@@ -31,7 +31,7 @@ from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.draft_budget import DraftBudget
 from headrace_wire.errors import InvalidApiKeyError
-from headrace_wire.flights import Flights
+from headrace_wire.flights import Flights, Left
 from headrace_wire.ids import GATEWAY_KIND, new_incarnation
 from headrace_wire.intervention_log import InterventionLog
 from headrace_wire.kept_answers import KeptAnswers
@@ -238,7 +238,7 @@ class Gateway:
         tenant = self.config.tenants.get(tenant_id)
         if tenant is not None and tenant.active:
             left = await self.flights.leave(stream_id, tenant_id=tenant_id)
-            if left is not None and not left.is_last:
+            if isinstance(left, Left) and not left.is_last:
                 return  # other keys of the tenant have asked for the same
         await self._cancel(stream_id, tenant_id, reason="access_revoked")
 

@@ -29,3 +29,8 @@ SAVED_SECONDS = Counter(
     "Engine time of answers that were not computed again.",
     ["deployment"],
 )
+SECOND_CHANCES = Counter(
+    "headrace_response_cache_second_chances_total",
+    "Callers whose shared stream failed with its worker, by whether they were admitted again.",
+    ["deployment", "outcome"],
+)

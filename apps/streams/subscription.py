@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import structlog
@@ -29,6 +29,10 @@ class LiveSink(Protocol):
 
     def take(self, entry: Delta) -> bool:
         """Write an entry's text; False, and nothing was written, where the reader has to do it."""
+
+
+Renew = Callable[["Subscription", Ended], Awaitable[bool]]
+"""Takes a subscription that has given nothing and its stream's failure; whether it goes on with another stream."""
 
 
 class Subscription:
@@ -58,6 +62,8 @@ class Subscription:
         "is_sink_full",
         "own_id",
         "position",
+        "queue_deadline_seconds",
+        "renew",
         "stream_id",
         "waiting",
     )
@@ -114,6 +120,10 @@ class Subscription:
         """It was made with all that it gives: nothing goes on elsewhere."""
         self.waiting: Waiting | None = None
         """Its place in the queue, until somebody takes the stream."""
+        self.renew: Renew | None = None
+        """What may give it another stream where its own fails; called once at most."""
+        self.queue_deadline_seconds: float | None = None
+        """Of that other stream, from its admission; for the reader to keep, and to reset."""
 
     @classmethod
     def of_all(
@@ -204,13 +214,30 @@ class Subscription:
                 except TimeoutError:
                     return []
             if ready:
-                return ready
+                return [] if self.renew is not None and await self._is_renewed(ready[-1]) else ready
             if not self._must_read_log and not self._entries:
                 if self._interruption is not None:
                     raise self._interruption
                 self._sink, self._patience = sink, patience_seconds
                 if not await self._wait(loop, due):
                     return []
+
+    async def _is_renewed(self, last: AnyLogEntry) -> bool:
+        """Say whether a stream that failed before it gave a token is followed by another one."""
+        renew = self.renew
+        if renew is None or self.position or not isinstance(last, Ended) or last.error is None:
+            return False
+        self.renew = None
+        return await renew(self, last)
+
+    def become(self, other: "Subscription") -> None:
+        """Read on in the place of another subscription, which nobody has read from; `Delivery` tells it so."""
+        self.stream_id, self.own_id, self.waiting = other.stream_id, other.own_id, other.waiting
+        self.had_turn, self.caller, self.ended = other.had_turn, other.caller, False
+        self._had_under, self._is_exact, self._epoch = 0, True, 0
+        self.distrust()
+        if self.waiting is not None:
+            self.waiting.tell(self.nudge)
 
     async def _wait(self, loop: asyncio.AbstractEventLoop, due: float) -> bool:
         """Wait for an entry; False when there was none until `due`.

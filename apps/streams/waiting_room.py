@@ -57,6 +57,10 @@ class Waiting:
         """When a time was told first, and what."""
         self._unheard: QueueNews | None = None
 
+    def tell(self, nudge: Callable[[], None]) -> None:
+        """Wake another reader from now on."""
+        self._nudge = nudge
+
     def take(self) -> QueueNews | None:
         """Return what the reader has not heard yet."""
         news, self._unheard = self._unheard, None

@@ -41,6 +41,12 @@ class Left(Struct, frozen=True):
     """Nobody is left who has not cancelled: it is to be stopped."""
 
 
+class Moved(Struct, frozen=True):
+    """What a caller shared has failed, and it has a stream of its own instead."""
+
+    to: str
+
+
 def own_end(stream_id: str, host: str) -> str:
     """Return the name under which readers of `stream_id` are told that their caller has left `host`."""
     return f"{host}/left" if stream_id == host else stream_id
@@ -58,12 +64,20 @@ class Flights:
         riders: Reply = await self._redis.exists(redis_keys.riders_key(stream_id))
         return bool(riders)
 
-    async def leave(self, stream_id: str, *, tenant_id: str) -> Left | None:
+    async def move(self, stream_id: str, *, to: str) -> None:
+        """Have a caller whose shared stream failed find another one under the id that it knows."""
+        await self._redis.hset(redis_keys.stream_key(stream_id), "second", to)
+
+    async def leave(self, stream_id: str, *, tenant_id: str) -> Left | Moved | None:
         """End one caller's part in a shared stream; None where it is nobody else's, which is cancelled as any other.
+
+        Where it has moved, nothing was done: the stream that it has now is to be left.
 
         Idempotent. Raises:
             redis.exceptions.RedisError: no answer; call again.
         """
         keys = [redis_keys.stream_prefix(), redis_keys.usage_key(), redis_keys.soft_limits_key()]
         reply: Reply = await self._functions.call("leave", keys, [stream_id, tenant_id, STREAM_MAX_SECONDS * 1000])
+        if reply[0] == b"moved":
+            return Moved(reply[1].decode())
         return Left(reply[1].decode(), bool(reply[2])) if reply[0] == b"left" else None

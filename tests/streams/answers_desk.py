@@ -25,6 +25,7 @@ from headrace_wire.messages import (
     FinishReason,
     SamplingParams,
     Started,
+    StreamError,
     StreamState,
     Timings,
     Usage,
@@ -118,11 +119,13 @@ class Desk:
         *,
         state: StreamState = StreamState.FINISHED,
         finish: FinishReason = FinishReason.STOP,
+        error: StreamError | None = None,
     ) -> None:
-        gateway, usage = self.gateway, Usage(7, 5)
+        gateway, usage = self.gateway, Usage(7, 5) if error is None else Usage()
         if state is StreamState.FINISHED:
             self._to_be_kept += await gateway.redis.hexists(redis_keys.stream_key(claimed.stream_id), "keep")
-        ended = Ended(claimed.stream_id, claimed.epoch, 6, state, finish, None, usage, Timings(0, 0.5, 1.5))
+        timings = Timings(0, 0.5, 1.5)
+        ended = Ended(claimed.stream_id, claimed.epoch, 6, state, finish, None, usage, timings, error)
         await gateway.token_log.append([Append(ended, log_ttl_seconds=3600)])
         await gateway.queue.settle(
             claimed.stream_id,
@@ -134,6 +137,18 @@ class Desk:
             usage=usage,
         )
         await gateway.token_log.publish([ended])
+
+    async def fail(self, claimed: Claimed, *, code: str = "engine_error") -> None:
+        """End a stream as a worker does that cannot go on."""
+        error = StreamError(code, "The engine failed.")
+        await self.end(claimed, state=StreamState.FAILED, finish=FinishReason.ERROR, error=error)
+
+    async def claim_one(self) -> list[Claimed]:
+        """Claim, waiting until there is something to claim."""
+        async with asyncio.timeout(PATIENCE):
+            while not (claimed := await self.claim()):
+                pass
+        return claimed
 
     async def computed(self, text: str = "What leads the wheel?", answer: str = TEXT, **options: Any) -> StartedStream:
         """Ask for something that is computed and kept."""
@@ -164,7 +179,7 @@ class Desk:
                         if isinstance(entry, Delta):
                             text += entry.text
                         elif isinstance(entry, Ended):
-                            assert entry.error is None
+                            assert entry.error is None, entry.error.code
                             return text
         finally:
             self.leave(started, gateway=gateway, key=key)

@@ -23,7 +23,7 @@ from headrace_wire.messages import (
     StreamState,
 )
 from headrace_wire.request_queue import Verdict
-from headrace_wire.snapshot import DetachedPolicy
+from headrace_wire.snapshot import DetachedPolicy, QuotaConfig, QuotaScope
 from headrace_wire.usage_events import AnswerSource
 from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, api_key
 
@@ -230,3 +230,76 @@ async def test_another_tenant_can_neither_cancel_nor_read_what_a_caller_was_give
             await stream_attach(gateway=desk.gateway, caller=stranger, stream_id=started.stream_id, after=0)
     await desk.answer(claimed)
     assert await desk.read(host) == await desk.read(rider) == TEXT
+
+
+# ---- a shared stream whose worker fails
+
+
+async def test_who_shares_a_stream_that_its_worker_failed_is_admitted_again_once(desk: Desk) -> None:
+    host, *riders = [await desk.ask(can_return=True) for _ in range(3)]
+    (claimed,) = await desk.claim()
+    await desk.fail(claimed)
+    reading = [asyncio.create_task(desk.read(started)) for started in riders]
+    with pytest.raises(AssertionError, match="engine_error"):
+        await desk.read(host)
+    (again,) = await desk.claim_one()
+    assert again.stream_id not in {started.stream_id for started in (host, *riders)}
+    await desk.answer(again)
+    assert await asyncio.gather(*reading) == [TEXT, TEXT], "the two share again, and nothing came twice"
+    rows = {event.stream_id: event for event in await desk.ledger()}
+    assert [rows[started.stream_id].state for started in riders] == [StreamState.FAILED] * 2
+    seconds = [event for name, event in rows.items() if name not in {s.stream_id for s in (host, *riders)}]
+    assert sorted(event.source for event in seconds) == [AnswerSource.ENGINE, AnswerSource.SHARED]
+    assert sum(event.completion_tokens for event in rows.values()) == 5
+
+
+async def test_the_second_failure_is_told(desk: Desk) -> None:
+    _, rider = await desk.ask(), await desk.ask()
+    reading = asyncio.create_task(desk.read(rider))
+    await desk.fail((await desk.claim())[0])
+    await desk.fail((await desk.claim_one())[0])
+    with pytest.raises(AssertionError, match="engine_error"):
+        await reading
+    assert await desk.claim() == []
+
+
+async def test_who_was_given_a_part_is_told_of_the_failure(desk: Desk) -> None:
+    _, rider = await desk.ask(), await desk.ask()
+    (claimed,) = await desk.claim()
+    await desk.write(claimed)
+    assert await asyncio.wait_for(rider.subscription.next(), PATIENCE)
+    await desk.fail(claimed)
+    with pytest.raises(AssertionError, match="engine_error"):
+        await desk.read(rider)
+    assert await desk.claim() == []
+
+
+async def test_a_second_admission_is_held_to_the_callers_quotas(desk: Desk) -> None:
+    await desk.configure(quotas=[QuotaConfig(id="q", scope=QuotaScope.TENANT, tenant_id=TENANT_A, rpm_limit=2)])
+    _, rider = await desk.ask(), await desk.ask()
+    reading = asyncio.create_task(desk.read(rider))
+    await desk.fail((await desk.claim())[0])
+    with pytest.raises(AssertionError, match="engine_error"):
+        await reading
+    assert await desk.claim() == []
+
+
+async def test_what_a_guardrail_says_is_everybodys(desk: Desk) -> None:
+    _, rider = await desk.ask(), await desk.ask()
+    await desk.fail((await desk.claim())[0], code="content_filter")
+    with pytest.raises(AssertionError, match="content_filter"):
+        await desk.read(rider)
+    assert await desk.claim() == []
+
+
+async def test_the_id_that_a_caller_knows_resumes_and_cancels_its_second_stream(desk: Desk) -> None:
+    _, rider = await desk.ask(), await desk.ask(can_return=True)
+    reading = asyncio.create_task(desk.read(rider))
+    await desk.fail((await desk.claim())[0])
+    (again,) = await desk.claim_one()
+    back, _ = await stream_attach(gateway=desk.gateway, caller=caller(desk.gateway), stream_id=rider.stream_id, after=0)
+    await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=rider.stream_id, reason="client")
+    assert await desk.cancel_of(again.stream_id) == b"client"
+    await desk.answer(again)
+    assert await reading == TEXT
+    assert await desk.read(msgspec.structs.replace(rider, subscription=back)) == TEXT

@@ -11,7 +11,7 @@ from headrace_wire.errors import (
     ServerOverloadedError,
     StreamNotFoundError,
 )
-from headrace_wire.flights import Left, own_end
+from headrace_wire.flights import Left, Moved, own_end
 from headrace_wire.messages import Ended, FinishReason, StreamState, Timings, Usage
 from headrace_wire.request_queue import CancelOutcome
 
@@ -32,6 +32,8 @@ async def stream_cancel(*, gateway: Gateway, tenant_id: str, stream_id: str, rea
     """
     try:
         left = await gateway.flights.leave(stream_id, tenant_id=tenant_id)
+        if isinstance(left, Moved):
+            return await stream_cancel(gateway=gateway, tenant_id=tenant_id, stream_id=left.to, reason=reason)
         if left is not None:
             await _end_own(gateway, stream_id, left)
             if not left.is_last:

@@ -35,9 +35,7 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
         DependencyUnavailableError: Redis does not answer.
     """
     try:
-        record = await gateway.queue.record(stream_id) if is_stream_id(stream_id) else None
-        if record is None or record.tenant_id != caller.tenant.id:
-            raise StreamNotFoundError(f"There is no stream `{stream_id[:64]}`.", param="stream_id")
+        stream_id, record = await stream_find(gateway=gateway, caller=caller, stream_id=stream_id)
         own_id, stream_id, record = await _host_of(gateway, stream_id, record)
         # At once: its policy must not act between here and the subscription.
         departure = gateway.detachment.returned(stream_id)
@@ -51,6 +49,23 @@ async def stream_attach(*, gateway: Gateway, caller: Caller, stream_id: str, aft
     except RedisError as error:
         raise DependencyUnavailableError("The stream store does not answer; try again.") from error
     return subscription, record.deployment
+
+
+async def stream_find(*, gateway: Gateway, caller: Caller, stream_id: str) -> tuple[str, StreamRecord]:
+    """Return a stream of the caller's tenant: the id that it has now, and its record.
+
+    Raises:
+        StreamNotFoundError: unknown, or another tenant's.
+        redis.exceptions.RedisError: Redis does not answer.
+    """
+    name = stream_id
+    while True:
+        record = await gateway.queue.record(name) if is_stream_id(name) else None
+        if record is None or record.tenant_id != caller.tenant.id:
+            raise StreamNotFoundError(f"There is no stream `{stream_id[:64]}`.", param="stream_id")
+        if not record.second:
+            return name, record
+        name = record.second
 
 
 async def _host_of(gateway: Gateway, stream_id: str, record: StreamRecord) -> tuple[str, str, StreamRecord]:

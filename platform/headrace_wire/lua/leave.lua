@@ -2,10 +2,12 @@
 -- KEYS  1 stream record prefix · 2 usage events · 3 soft limits that were passed
 -- ARGV  1 stream id · 2 tenant id · 3 how long the record outlives the stream (ms)
 -- Returns {'alone'}: nobody else has it, so it is cancelled as any stream, and nobody new is given it ·
---       {'left', host, 1 if nobody has the host any more}: only the caller's reading ends.
+--       {'left', host, 1 if nobody has the host any more}: only the caller's reading ends ·
+--       {'moved', stream}: its shared stream failed, and it has that one instead.
 define('leave', function(keys, args)
   local record = keys[1] .. args[1]
-  local f = redis.call('HMGET', record, 'tenant', 'state', 'rides', 'keep', 'log_ttl_ms')
+  local f = redis.call('HMGET', record, 'tenant', 'state', 'rides', 'keep', 'log_ttl_ms', 'second')
+  if f[1] == args[2] and f[6] then return { 'moved', f[6] } end
   if f[1] ~= args[2] or TERMINAL[f[2]] then return { 'alone' } end
   if f[3] then
     local key = riders_of(keys[1] .. f[3])

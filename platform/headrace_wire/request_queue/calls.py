@@ -200,9 +200,10 @@ class RequestQueue:
 
     async def record(self, stream_id: str) -> StreamRecord | None:
         """Return the record, or None when there is none (any more). The caller compares the tenant."""
-        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason", "window", "rides"]
+        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason", "window"]
+        names += ["rides", "second"]
         row: Reply = await self._redis.hmget(redis_keys.stream_key(stream_id), names)
-        tenant, deployment, state, epoch, ttl, credit, reason, window, rides = row
+        tenant, deployment, state, epoch, ttl, credit, reason, window, rides, second = row
         if tenant is None or deployment is None or state is None:
             return None
         return StreamRecord(
@@ -215,6 +216,7 @@ class RequestQueue:
             (reason or b"").decode(),
             None if window is None else int(window),
             (rides or b"").decode(),
+            (second or b"").decode(),
         )
 
     async def prompt_tokens(self, stream_id: str) -> int:

@@ -180,6 +180,8 @@ class StreamRecord(Struct, frozen=True):
     """Tokens that it may be ahead of the acknowledged ones; 0 for no limit, None where an older release started it."""
     rides: str = ""
     """The stream that it is given, where another caller of the same request started that."""
+    second: str = ""
+    """The stream that it has instead, where that one's worker or engine failed."""
 
 
 def admission(reply: Reply) -> Admission:
