@@ -33,6 +33,7 @@ from headrace_wire.redis_keys.configuration import (
 )
 from headrace_wire.redis_keys.fleet import (
     fleet_channel,
+    gateways_key,
     model_assets_key,
     prefix_warmth_key,
     prompt_cache_use_key,
@@ -117,6 +118,7 @@ __all__ = [
     "finished_answers_key",
     "fleet_channel",
     "flight_key",
+    "gateways_key",
     "guard_policy_key",
     "held_key",
     "idempotency_key",
