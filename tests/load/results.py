@@ -12,7 +12,7 @@ from msgspec import Struct
 from tests.load.table_text import aligned, markdown_lines
 
 DONE, FAILED, TOO_LONG, LEFT_OUT = "done", "FAILED", "TOOK TOO LONG", "left out"
-NOT_MEASURED = "not measured"
+_LONGEST_NOTE = 90
 MOST_OTHERS = 0.05
 """Cores that processes outside the bench may use, or that the hypervisor may take, while a row is measured."""
 
@@ -69,7 +69,7 @@ class RowResult(Struct, frozen=True):
     def remark(self) -> str:
         """What a reader of its figures must know."""
         beside = f"measured beside {self.beside}" if self.beside else ""
-        return "; ".join(part for part in (self.note.strip().rsplit("\n", 1)[-1], self.disturbed, beside) if part)
+        return "; ".join(part for part in (_short(self.note), self.disturbed, beside) if part)
 
     def verdicts(self) -> list[list[str]]:
         """Returns its lines of the table of verdicts."""
@@ -146,6 +146,12 @@ class Results:
         verdicts = [line[-1].lower() for row in self.rows for line in row.verdicts()]
         missed, met = (sum(verdict.startswith(word) for verdict in verdicts) for word in ("missed", "met"))
         return f"{met} targets met, {missed} missed, {len(verdicts) - met - missed} without a verdict"
+
+
+def _short(note: str) -> str:
+    """Returns the last line of what went wrong, for a table."""
+    line = note.strip().rsplit("\n", 1)[-1]
+    return line if len(line) <= _LONGEST_NOTE else f"{line[:_LONGEST_NOTE]}..."
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -16,6 +16,7 @@ from tests.load.report import Row
 from tests.load.stack import HOST
 from tests.load.vllm_client import BenchFailedError, Outcome, ask
 from tests.load.vllm_systems import SYSTEMS, Server, running
+from tests.support.processes import ProcessFailedError
 
 MODES: Mapping[str, tuple[float, dict[str, Any]]] = {
     "greedy": (0.0, {}),
@@ -121,14 +122,25 @@ def run_rounds(load: VllmLoad, *, rounds: int, progress: Progress) -> tuple[list
             left = load.cells
             while left:
                 progress(f"{load.name}, round {number} of {rounds}: {system}, {len(left)} measurements")
-                with running(system, load.deployment, name=load.name) as server:
-                    seen, failed = measure(load, system, server, seed=number, cells=left, progress=progress)
+                seen, failed = _part(load, system, seed=number, cells=left, progress=progress)
                 done += seen
-                if failed is not None:
-                    progress(f"{system} failed, {failed.mode}, {failed.concurrency} at a time: {failed.why}")
-                    failures.append(failed)
-                left = left[len(seen) + (failed is not None) :]
+                failures += failed
+                for one in failed[:1]:
+                    progress(f"{system} failed, {one.mode}, {one.concurrency} at a time: {one.why}")
+                left = left[len(seen) + len(failed) :]
     return done, failures
+
+
+def _part(
+    load: VllmLoad, system: str, *, seed: int, cells: Sequence[tuple[str, int]], progress: Progress
+) -> tuple[list[VllmMeasurement], list[VllmFailure]]:
+    """Starts a system and measures the cells until it fails; where it does not start, all of them have failed."""
+    try:
+        with running(system, load.deployment, name=load.name) as server:
+            seen, failed = measure(load, system, server, seed=seed, cells=cells, progress=progress)
+    except ProcessFailedError as error:
+        return [], [VllmFailure(system, *cell, "it did not start", str(error)[-4000:]) for cell in cells]
+    return seen, [failed] if failed is not None else []
 
 
 def measure(
