@@ -33,7 +33,6 @@ class LatencyAdmin(ReadOnlyAdmin):
         asked = asked_of_page(request)
         context = {
             **self.admin_site.each_context(request),
-            "opts": self.opts,
             "title": _("Latency"),
             **page_context(asked, operator_choices(asked.scope), has_fleet=True),
             **(extra_context or {}),

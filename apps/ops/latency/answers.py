@@ -21,9 +21,11 @@ from apps.ops.latency.scopes import LatencyScope, TimeRange
 from apps.ops.latency.selectors import fleet_series, latency_series
 from apps.ops.models import LatencyMark
 
-_LABELS = {"deployment": _("Model"), "tenant": _("Tenant"), "worker": _("Worker"), "key": _("API key")}
+_LABELS = {"deployment": _("Deployment"), "tenant": _("Tenant"), "worker": _("Worker"), "key": _("API key")}
 _STALE = _("Stale: no new numbers were stored lately.")
 _STALE_OPERATORS = _("Stale: no new numbers were stored lately. Does Celery run, with its beat?")
+_HINT = _("Choose a point to read it here.")
+_HINT_OPERATORS = _("Choose a point to see the streams behind it.")
 
 Links = list[dict[str, Any]]
 
@@ -75,6 +77,7 @@ def page_context(asked: Asked, choices: Choices, *, has_fleet: bool) -> dict[str
         "ranges": [(name, label) for name, (_length, label) in RANGES.items()],
         "usual_range": USUAL_RANGE,
         "compared": [(name, label) for name, (_shift, label) in COMPARED.items()],
+        "point_hint": _HINT_OPERATORS if has_fleet else _HINT,
         "texts": {"stale": str(_STALE_OPERATORS if has_fleet else _STALE)},
         "panels": panels,
         "panel_specs": [panel.spec for panel in panels],
@@ -87,7 +90,14 @@ def _field(name: str, value: str, options: list[Option], *, may_add: bool) -> Js
     known = {option for option, _label in options}
     if value not in known and may_add:
         options = [*options, (value, value)]
-    return {"name": name, "label": _LABELS[name], "value": value, "options": options, "is_fixed": len(options) == 1}
+    return {
+        "name": name,
+        "label": _("Model") if name == "deployment" and not may_add else _LABELS[name],
+        "value": value,
+        "options": options,
+        "is_fixed": len(options) == 1,
+        "is_needless": len(options) == 1 and options[0][0] != "",
+    }
 
 
 def _told(asked: Asked, *, has_fleet: bool, links: Links) -> Json:

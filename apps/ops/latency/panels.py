@@ -61,7 +61,7 @@ class Panel:
     goals: Sequence[str] = ()
     """Series that may have a goal."""
     top: float | None = None
-    """Where the axis ends at least."""
+    """Where the axis ends."""
     total: Line | None = None
     """What of a stack is drawn of the time before."""
     variants: Sequence["Variant"] = ()
@@ -133,7 +133,7 @@ TILES = (
     Tile("count.requests", _("Requests"), Unit.COUNT),
     Tile("share.errors", _("Errors"), Unit.SHARE),
     Tile("rate.tokens", _("Tokens"), Unit.PER_SECOND),
-    Tile("fleet.running", _("Running at the end"), Unit.COUNT, is_of_fleet=True),
+    Tile("fleet.running", _("Streams running"), Unit.COUNT, is_of_fleet=True),
 )
 
 _LATENCY_PANELS = (

@@ -8,6 +8,7 @@ from apps.ops.latency.goals import Goal
 from apps.ops.latency.panels import QUANTILES
 from apps.ops.latency.scopes import FleetPoint, LatencyPoint, TimeRange
 from headrace_wire.latency.measures import PHASES, Measure, Tally
+from headrace_wire.latency.store import SLOT_SECONDS
 from headrace_wire.latency.summary import Summary
 
 Number = int | float | None
@@ -22,6 +23,8 @@ _PARTS = (
     ("share.timeouts", Tally.TIMEOUTS, Tally.REQUESTS),
     ("share.cached", Tally.CACHED_TOKENS, Tally.PROMPT_TOKENS),
 )
+FILED_LATE_SECONDS = SLOT_SECONDS
+TELLING_SECONDS = 300.0
 _FIGURES = 4
 """Digits of a number; histograms are exact to two."""
 
@@ -60,12 +63,18 @@ def goals_json(goals: Iterable[Goal]) -> dict[str, float]:
     return {f"{goal.measure}.{names[goal.quantile]}": goal.seconds for goal in goals if goal.quantile in names}
 
 
-def _seconds(at: datetime, step: float, now: datetime) -> float:
-    """The newest step is not over yet; it is divided by what has passed of it."""
-    return max(1.0, min(step, (now - at).total_seconds()))
+def _seconds(at: datetime, step: float, now: datetime) -> float | None:
+    """Returns what to divide counts by: of a step that is not over what has passed of it, once that says something.
+
+    Gateways file what they measured up to `FILED_LATE_SECONDS` later.
+    """
+    passed = (now - at).total_seconds() - FILED_LATE_SECONDS
+    if passed >= step:
+        return step
+    return passed if passed >= TELLING_SECONDS else None
 
 
-def _values(summary: Summary, seconds: float) -> dict[str, Number]:
+def _values(summary: Summary, seconds: float | None) -> dict[str, Number]:
     values: dict[str, Number] = {}
     for measure, histogram in summary.histograms.items():
         if not histogram.counts:
@@ -76,7 +85,8 @@ def _values(summary: Summary, seconds: float) -> dict[str, Number]:
     values |= _phases(summary)
     requests = summary.tally(Tally.REQUESTS)
     values["count.requests"] = requests
-    values |= {f"rate.{tally}": _rounded(summary.tally(tally) / seconds) for tally in _RATES}
+    for tally in _RATES:
+        values[f"rate.{tally}"] = _rounded(summary.tally(tally) / seconds) if seconds is not None else None
     for name, part, whole in _PARTS:
         some = summary.tally(part)
         if count := max(summary.tally(whole), some):  # what could not begin is an error and no request

@@ -5,10 +5,10 @@ import { coloursOf, faint } from "./colours.js";
 import { inWords } from "./numbers.js";
 import { stretch, tickLabel, timeTicks } from "./time_axis.js";
 
-const AXIS_WIDTH = 64; // fixed, so that a wider number moves nothing
+const AXIS_WIDTH = 68; // fixed, so that a wider number moves nothing
 const BEFORE = "before";
 
-/** The goals' lines, with their names at the right edge. */
+/** The goals' lines, with their names where the time begins. */
 const goalLines = {
   id: "goalLines",
   afterDatasetsDraw(chart) {
@@ -17,15 +17,19 @@ const goalLines = {
       if (goal.value < scales.y.min || goal.value > scales.y.max) continue;
       const y = scales.y.getPixelForValue(goal.value);
       ctx.save();
-      ctx.strokeStyle = ctx.fillStyle = goal.colour;
+      ctx.strokeStyle = goal.colour;
       ctx.setLineDash([2, 3]);
       ctx.beginPath();
       ctx.moveTo(chartArea.left, y);
       ctx.lineTo(chartArea.right, y);
       ctx.stroke();
-      ctx.textAlign = "right";
       ctx.font = `600 11px ${Chart.defaults.font.family}`;
-      ctx.fillText(goal.label, chartArea.right - 2, y - 4 < chartArea.top + 8 ? y + 12 : y - 4);
+      ctx.textBaseline = "middle";
+      const top = Math.max(y - 8, chartArea.top + 8), width = ctx.measureText(goal.label).width;
+      ctx.fillStyle = goal.ground;
+      ctx.fillRect(chartArea.left + 2, top - 7, width + 8, 14);
+      ctx.fillStyle = goal.colour;
+      ctx.fillText(goal.label, chartArea.left + 6, top);
       ctx.restore();
     }
   },
@@ -78,7 +82,7 @@ export class TimeChart {
   #draw() {
     if (!this.#data) return;
     const { options, data } = this.#chart, { at, step, start, end } = this.#data;
-    const names = ["text", "grid", ...this.#spec.lines.map((line) => line.colour)];
+    const names = ["text", "grid", "card", ...this.#spec.lines.map((line) => line.colour)];
     const colours = coloursOf(this.#root, names);
     options.scales.x.min = start * 1000;
     options.scales.x.max = Math.max(end, (at.at(-1) ?? end) + step) * 1000;
@@ -89,6 +93,7 @@ export class TimeChart {
       axis.grid.color = colours.grid;
     }
     options.plugins.goalLines = { goals: this.#goals(colours) };
+    options.scales.y.max = this.#spec.top ?? undefined;
     options.scales.y.suggestedMax = this.#suggestedMax();
     data.datasets = [...this.#datasets(colours), ...this.#datasetsBefore(colours)];
     this.#chart.update("none");
@@ -102,8 +107,10 @@ export class TimeChart {
 
   #datasets(colours) {
     const { series, at } = this.#data;
+    const look = (colour, values) =>
+      this.#spec.is_stacked ? { backgroundColor: colour } : this.#lineLook(colour, values);
     return this.#spec.lines.map((line) => ({
-      ...this.#look(colours[line.colour], series[line.series] ?? []),
+      ...look(colours[line.colour], series[line.series] ?? []),
       label: line.label,
       data: this.#points(series[line.series])(at),
       hidden: this.#hidden.has(line.series),
@@ -118,7 +125,7 @@ export class TimeChart {
     return lines.map((line) => {
       const values = before.series[line.series] ?? [];
       return {
-        ...this.#look(faint(colours[line.colour], 0.55), values),
+        ...this.#lineLook(faint(colours[line.colour], 0.55), values),
         type: "line",
         fill: false,
         borderDash: [5, 4],
@@ -130,10 +137,9 @@ export class TimeChart {
     });
   }
 
-  #look(colour, values) {
+  #lineLook(colour, values) {
     // A point between two gaps has no line to it: it is drawn as a dot, or nobody would see it.
     const isAlone = ({ dataIndex: i }) => (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null;
-    if (this.#spec.is_stacked) return { backgroundColor: colour, borderColor: colour, pointRadius: 0, borderWidth: 0 };
     return {
       borderColor: colour,
       backgroundColor: colour,
@@ -152,13 +158,13 @@ export class TimeChart {
       .map(({ value, line }) => ({
         value,
         colour: colours[line.colour],
+        ground: faint(colours.card, 0.85),
         label: `${line.label} ≤ ${inWords(value, this.#spec.unit)}`,
       }));
   }
 
-  /** The lowest goal is always in sight, a full share reaches the top, and no line lies on the frame. */
+  /** The lowest goal is always in sight. */
   #suggestedMax() {
-    if (this.#spec.top) return this.#spec.top;
     const goals = this.#spec.goals.map((name) => this.#data.goals[name]).filter((value) => value !== undefined);
     return goals.length ? Math.min(...goals) * 1.25 : undefined;
   }
@@ -173,11 +179,12 @@ export class TimeChart {
       responsive: true,
       maintainAspectRatio: false,
       interaction: { mode: "index", intersect: false },
-      datasets: { bar: { barPercentage: 1, categoryPercentage: 0.9, minBarLength: 0 } },
+      datasets: { bar: { barPercentage: 1, categoryPercentage: 1 } },
       scales: {
         x: {
           type: "linear",
           stacked,
+          offset: false, // of a bar chart too: all charts begin at the same place
           grid: { display: false },
           afterBuildTicks: (axis) => {
             const count = Math.max(3, Math.floor((axis.maxWidth || 600) / 80));
@@ -186,7 +193,9 @@ export class TimeChart {
           ticks: {
             maxRotation: 0,
             autoSkip: true,
-            callback: (value) => tickLabel(value, this.#chart.scales.x.max - this.#chart.scales.x.min),
+            callback(value) {
+              return tickLabel(value, this.max - this.min);
+            },
           },
         },
         y: {

@@ -116,7 +116,8 @@ function showTiles({ totals, before, goals }) {
     const isKnown = Number.isFinite(value ?? NaN) && goal !== undefined;
     tile.dataset.verdict = isKnown ? (value <= goal ? "good" : "bad") : "";
     const verdict = isKnown ? `${value <= goal ? "within" : "over"} ${inWords(goal, unit)}` : "";
-    tile.querySelector(".lt-note").textContent = [verdict, before && change(value, before.totals[series])].filter(Boolean).join(" · ");
+    tile.querySelector(".lt-note").textContent = verdict;
+    tile.querySelector(".lt-change").textContent = before ? change(value, before.totals[series]) : "";
   }
 }
 

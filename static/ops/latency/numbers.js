@@ -1,6 +1,6 @@
 // Numbers as people read them: three figures and a unit. Nothing is known as a dash, never as a zero.
 
-const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
+const BYTES = ["B", "kB", "MB", "GB", "TB"]; // in thousands, so that the round numbers of an axis are round
 
 const figures = (value) => {
   const size = Math.abs(value);
@@ -16,8 +16,8 @@ function seconds(value) {
 }
 
 function bytes(value) {
-  const power = value > 0 ? Math.min(BYTES.length - 1, Math.floor(Math.log2(value) / 10)) : 0;
-  return `${figures(value / 1024 ** power)} ${BYTES[power]}`;
+  const power = value > 0 ? Math.min(BYTES.length - 1, Math.floor(Math.log10(value) / 3)) : 0;
+  return `${figures(value / 1000 ** power)} ${BYTES[power]}`;
 }
 
 const FORMS = {
@@ -37,7 +37,7 @@ export function inWords(value, unit) {
 /** How much more or less than `before`, in words; nothing where there is nothing to compare. */
 export function change(value, before) {
   if (!Number.isFinite(value ?? NaN) || !(before > 0)) return "";
-  const ratio = value / before;
-  if (Math.abs(ratio - 1) < 0.005) return "as before";
-  return ratio > 3 ? `${figures(ratio)} × before` : `${ratio > 1 ? "+" : "−"}${figures(Math.abs(ratio - 1) * 100)} % to before`;
+  const ratio = value / before, percent = Math.round(Math.abs(ratio - 1) * 100);
+  if (percent === 0) return "as before";
+  return ratio > 3 ? `${figures(ratio)} times as much` : `${percent} % ${ratio > 1 ? "more" : "less"}`;
 }

@@ -30,7 +30,7 @@ def test_quantiles_rates_and_shares_of_each_point_and_of_all() -> None:
     busy.count(Tally.ERRORS, 1)
     busy.count(Tally.PROMPT_TOKENS, 100)
     busy.count(Tally.CACHED_TOKENS, 25)
-    told = numbers_json(RANGE, [busy, LatencyPoint(at=NOON + MINUTE), point(2)], None, now=NOON + 3 * MINUTE)
+    told = numbers_json(RANGE, [busy, LatencyPoint(at=NOON + MINUTE), point(2)], None, now=NOON + 4 * MINUTE)
     series, totals = told["series"], told["totals"]
     assert told["at"] == [int((NOON + minute * MINUTE).timestamp()) for minute in range(3)]
     assert series["ttft.p50"][0] == pytest.approx(6 * 0.014, rel=0.02)
@@ -55,11 +55,14 @@ def test_phases_add_up_to_the_mean_also_where_few_have_one() -> None:
     assert told["totals"]["guard.p50"] == pytest.approx(0.5, rel=0.02), "by itself it is as long as it is"
 
 
-def test_the_newest_step_counts_by_what_has_passed_of_it() -> None:
+def test_a_step_that_is_not_over_has_no_rates_until_they_say_something() -> None:
     told = numbers_json(RANGE, [point(0), point(1), point(2)], None, now=NOON + timedelta(seconds=80))
     assert len(told["at"]) == 2, "a step that has not begun is not a point"
-    assert told["series"]["rate.requests"] == [pytest.approx(10 / 60, rel=0.001), 0.5]
-    assert told["totals"]["rate.requests"] == 20 / 80
+    assert told["series"]["rate.requests"] == [pytest.approx(10 / 60, rel=0.001), None]
+    assert told["series"]["count.requests"] == [10, 10]
+    hours = TimeRange(NOON, NOON + timedelta(hours=1), timedelta(hours=1))
+    told = numbers_json(hours, [point(0)], None, now=NOON + timedelta(seconds=410))
+    assert told["series"]["rate.requests"] == [0.025]
 
 
 def test_what_could_not_begin_is_at_most_all() -> None:
