@@ -117,6 +117,12 @@ def nginx(support_environment: SupportEnvironment) -> Path:
     return _program(support_environment, "nginx", package="nginx-light")
 
 
+@pytest.fixture(scope="session")
+def promtool(support_environment: SupportEnvironment) -> Path:
+    """Path of Prometheus' own checker of rules."""
+    return _program(support_environment, "promtool", package="prometheus")
+
+
 def _program(environment: SupportEnvironment, program: str, *, package: str) -> Path:
     try:
         return ensure_program(program, package=package)

@@ -17,6 +17,19 @@ class WorkerState(StrEnum):
     BROKEN = "broken"
 
 
+class GpuReading(Struct, frozen=True, omit_defaults=True):
+    """What NVML says of the GPUs that a worker may use: sums of bytes and watts, means of the rest."""
+
+    utilization: float
+    """Share of the time in which a kernel ran, 0 to 1."""
+    bandwidth: float
+    """Share of the time in which memory was read or written, 0 to 1."""
+    memory_bytes: int
+    clock_mhz: float
+    power_watts: float | None = None
+    """None where the GPU does not measure it."""
+
+
 class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     """Registration of one worker incarnation, rewritten by each renew (1 s)."""
 
@@ -47,6 +60,8 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     config_version: int = 0
     cache_tokens: int = 0
     """What its engine's prefix cache holds; 0 where it has none."""
+    memory_usage: float = 0.0
+    """Share in use of its machine's or control group's memory, whichever is fuller; 0 where that was not read."""
     options: str = ""
     """Fingerprint of the engine options that it runs (`engine_options`)."""
     adapters: tuple[AdapterReport, ...] = ()
@@ -58,6 +73,13 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     """While draining: when what is left is handed over, Unix seconds, UTC."""
     is_leaving: bool = False
     """It ends when it is drained."""
+    prompt_tokens: int = 0
+    """Prompts of streams that have ended here, since it started."""
+    cached_tokens: int = 0
+    """Those of them that its prefix cache had."""
+    rss_bytes: int = 0
+    """Memory of the worker and its engine's processes; 0 where that was not read yet."""
+    gpu: GpuReading | None = None
 
 
 class GatewayInfo(Struct, frozen=True, omit_defaults=True):

@@ -10,6 +10,7 @@ from headrace_wire.timing import TPOT_BUCKETS_SECONDS, TTFT_BUCKETS_SECONDS, tpo
 from headrace_worker.checkpoint_metrics import CheckpointMetrics
 from headrace_worker.engine import EngineStats
 from headrace_worker.guard_metrics import GuardMetrics
+from headrace_worker.memory_usage import memory_usage
 from headrace_worker.prefill_metrics import PrefillMetrics
 from headrace_worker.prefix_metrics import PrefixMetrics
 from headrace_worker.prompt_cache_use import PromptCacheUse
@@ -38,6 +39,11 @@ class WorkerMetrics:
         self.warm_ups = Counter(
             "headrace_worker_warm_ups", "Dummy inferences of an engine that had been idle.", registry=registry
         )
+        Gauge(
+            "headrace_worker_memory_usage",
+            "Memory in use of the worker's machine or control group, whichever is fuller, 0 to 1.",
+            registry=registry,
+        ).set_function(memory_usage)
         self._live = Gauge("headrace_worker_streams", "Streams worked on.", registry=registry)
         self._held = Gauge("headrace_worker_streams_held", "Streams out of credit.", registry=registry)
         self._spilled = Gauge(

@@ -24,6 +24,7 @@ from headrace_worker.engine_host import EngineFactory, EngineHost
 from headrace_worker.guarding import Guarding
 from headrace_worker.intake import Intake
 from headrace_worker.lease import Lease
+from headrace_worker.memory_usage import memory_usage
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.orders import Orders
 from headrace_worker.prefill_reporting import PrefillReports
@@ -177,6 +178,7 @@ class Worker:
             max_model_len=info.max_model_len if info else 0,
             max_num_seqs=host.max_num_seqs,
             cache_tokens=info.cache_tokens if info else 0,
+            memory_usage=memory_usage(),
             options=options_fingerprint(deployment) if deployment else "",
             adapters=self._adapters.reports,
             num_requests_running=host.stats.num_requests_running,

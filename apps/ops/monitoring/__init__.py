@@ -1,0 +1,1 @@
+"""Files for Prometheus and Grafana, made of the names that are used here (docs/alerts.md)."""
