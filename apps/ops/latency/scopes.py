@@ -13,13 +13,14 @@ from headrace_wire.latency.summary import Summary
 
 MOST_POINTS = 240
 STEPS = (
-    timedelta(seconds=SLOT_SECONDS),
-    timedelta(minutes=1),
-    timedelta(minutes=10),
-    timedelta(hours=1),
-    timedelta(hours=6),
-    timedelta(days=1),
+    (timedelta(seconds=SLOT_SECONDS), timedelta(seconds=READABLE_SECONDS)),
+    (timedelta(minutes=1), timedelta(days=2)),
+    (timedelta(minutes=10), timedelta(days=3)),
+    (timedelta(hours=1), timedelta(days=90)),
+    (timedelta(hours=6), timedelta(days=90)),
+    (timedelta(days=1), timedelta.max),
 )
+"""Lengths of steps, and how old what has them may be: the first one is Redis' slots, the others are of rows."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -48,19 +49,17 @@ class TimeRange:
     def of(cls, start: datetime, end: datetime, *, now: datetime | None = None) -> Self:
         """Returns the range with the finest step that makes at most `MOST_POINTS`, widened to whole steps.
 
-        Steps of ten seconds are there for what Redis has only, which is two hours.
+        What is long ago is not kept in fine steps, however short the range is.
 
         Raises:
             ValueError: `end` is not after `start`, or the range is longer than 240 days.
         """
         if end <= start:
             raise ValueError("the range is empty")
-        oldest_slot = (now or timezone.now()) - timedelta(seconds=READABLE_SECONDS)
-        for step in STEPS:
-            if step == STEPS[0] and start < oldest_slot:
-                continue
+        age = (now or timezone.now()) - start
+        for step, oldest in STEPS:
             first, last = floor_to(start, step), ceil_to(end, step)
-            if (last - first) // step <= MOST_POINTS:
+            if age <= oldest and (last - first) // step <= MOST_POINTS:
                 return cls(first, last, step)
         raise ValueError("the range is too long")
 
@@ -70,6 +69,10 @@ class TimeRange:
         while at < self.end:
             yield at
             at += self.step
+
+    def step_of(self, at: datetime) -> datetime:
+        """Returns the beginning of the step that a moment of the range is in."""
+        return self.start + (at - self.start) // self.step * self.step
 
 
 def floor_to(at: datetime, step: timedelta) -> datetime:

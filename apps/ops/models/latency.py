@@ -63,7 +63,7 @@ class LatencyHour(LatencyRow):
 
 
 class LatencyDay(LatencyRow):
-    """One day of UTC; kept for 90 days."""
+    """One day of UTC; kept for 200 days, so that 90 can be compared with the 90 before."""
 
     class Meta(LatencyRow.Meta):
         verbose_name = _("latencies of a day")

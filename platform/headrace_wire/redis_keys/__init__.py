@@ -46,6 +46,7 @@ from headrace_wire.redis_keys.guardrails import (
     interventions_set_aside_key,
 )
 from headrace_wire.redis_keys.latency import (
+    fleet_sample_key,
     latency_minutes_key,
     latency_series_prefix,
     latency_slots_key,
@@ -117,6 +118,7 @@ __all__ = [
     "drafts_key",
     "finished_answers_key",
     "fleet_channel",
+    "fleet_sample_key",
     "flight_key",
     "gateways_key",
     "guard_policy_key",

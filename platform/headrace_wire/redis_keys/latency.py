@@ -35,3 +35,12 @@ def latency_minutes_key() -> str:
     TTL as the slots.
     """
     return f"{CONTROL_TAG}:latency:minutes"
+
+
+def fleet_sample_key(slot: int) -> str:
+    """What the fleet looked like in a slot of ten seconds (Unix seconds).
+
+    Owner: Celery, whichever beat comes first. STRING, msgpack as `apps.ops.latency.samples` says; goes as the slots of
+    latencies do.
+    """
+    return f"{CONTROL_TAG}:fleet:sample:{slot}"
