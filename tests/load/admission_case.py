@@ -56,7 +56,7 @@ class AdmissionLoad(Struct, frozen=True):
     tpot_ms: float = 20.0
     """So that the engine is what there is too little of, not the gateway's core."""
     answer_tokens: int = 40
-    seconds: float = 20.0
+    seconds: float = 15.0
     """How long each of the two neighbours is endured."""
 
     @property

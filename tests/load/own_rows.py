@@ -76,9 +76,9 @@ def admission(run: Run) -> Measured:
 
 
 def affinity(run: Run) -> Measured:
-    """Replays a trace to several workers; without affinity only where that is asked for."""
+    """Replays a trace to several workers; also without affinity where the row is asked for by its name."""
     load, rounds = affinity_case.AffinityLoad(), run.rounds
-    names = affinity_case.arms(with_smg=not run.options.without_smg, unpreferred=run.options.without_smg)
+    names = affinity_case.arms(with_smg=not run.options.without_smg, unpreferred="affinity" in (run.options.only or ()))
     with on_core(run.placement.load):
         measured = affinity_case.run_rounds(load, run.placement, rounds=rounds, names=names, progress=run.progress)
     title = (

@@ -59,16 +59,16 @@ class RowProcess:
         self._limit_seconds = limit_seconds
         self._keeper = keeper
         # A short path: sockets lie below it.
-        self._folder = Path(tempfile.mkdtemp(prefix="hrb-", dir="/tmp"))
-        self._file = self._folder / "outcome.json"
+        self.folder = Path(tempfile.mkdtemp(prefix="hrb-", dir="/tmp"))
+        self._file = self.folder / "outcome.json"
         # A fork, so that what the bench has imported is there: seconds for each row.
         self._process: BaseProcess = multiprocessing.get_context("fork").Process(
-            target=_row, args=(measure, self._folder, self._file, keeper, os.getpid())
+            target=_row, args=(measure, self.folder, self._file, keeper, os.getpid())
         )
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
-        keeper.watch(self.pid)
+        keeper.watch(self.pid, self.folder)
 
     @property
     def age(self) -> float:
@@ -98,7 +98,7 @@ class RowProcess:
 
     def clean(self) -> None:
         """Removes its temporary files."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _outcome(self) -> Outcome | None:
         try:
@@ -129,9 +129,9 @@ class Keeper:
     def __init__(self) -> None:
         self._process = subprocess.Popen([sys.executable, "-S", str(_KEEPER)], stdin=subprocess.PIPE, text=True)
 
-    def watch(self, group: int) -> None:
-        """Has a process group killed when the bench ends."""
-        self._tell(f"+{group}")
+    def watch(self, group: int, folder: Path) -> None:
+        """Has a process group killed, and its files removed, when the bench ends."""
+        self._tell(f"+{group} {folder}")
 
     def forget(self, group: int) -> None:
         """Takes that back."""

@@ -121,6 +121,7 @@ def test_row_that_takes_too_long_is_ended_with_all_that_it_started(keeper: Keepe
     assert row.wait().state == TOO_LONG
     wait_until_gone([row.pid, *pids])
     row.clean()
+    assert not row.folder.exists()
     keeper.close()
 
 
