@@ -44,8 +44,7 @@ local function fair_keys(queue_key)
 end
 
 local function ring(k)
-  redis.call('LPUSH', k.bell, '1')
-  redis.call('LTRIM', k.bell, 0, 1023)
+  if redis.call('LPUSH', k.bell, '1') > 1024 then redis.call('LTRIM', k.bell, 0, 1023) end
 end
 
 -- ---- lanes
@@ -53,14 +52,11 @@ end
 local function lane_activate(k, band, tenant)
   local lanes, served = k.band(band), k.served(band)
   if redis.call('ZSCORE', lanes, tenant) then return end
-  local own = tonumber(redis.call('HGET', served, 'c:' .. tenant)) or 0
-  local least = redis.call('ZRANGE', lanes, 0, 0, 'WITHSCORES')[2]
-  if not least then
-    local last = redis.call('HGET', served, 'last')
-    least = last and redis.call('HGET', served, 'c:' .. last)
-  end
+  local f = redis.call('HMGET', served, 'c:' .. tenant, 'last')
+  local own, least = tonumber(f[1]) or 0, redis.call('ZRANGE', lanes, 0, 0, 'WITHSCORES')[2]
+  if not least and f[2] then least = f[2] == tenant and f[1] or redis.call('HGET', served, 'c:' .. f[2]) end
   own = math.max(own, tonumber(least or 0) or 0)
-  redis.call('HSET', served, 'c:' .. tenant, string.format('%.3f', own))
+  if own ~= tonumber(f[1]) then redis.call('HSET', served, 'c:' .. tenant, string.format('%.3f', own)) end
   redis.call('PEXPIRE', served, KEPT)
   redis.call('ZADD', lanes, own, tenant)
 end
@@ -72,12 +68,13 @@ local function charge(k, band, tenant, weight, tokens)
   redis.call('ZADD', k.band(band), 'XX', counter, tenant)
 end
 
--- Note that a stream has generated `tokens` in all. `f`: tenant, band, weight, what was charged before.
-local function charge_generated(k, record, f, tokens)
+-- Note that a stream has generated `tokens` in all. `f`: tenant, band, weight, what was charged before. Returns whether that
+-- is more than before, which its record then has to say.
+local function charge_generated(k, f, tokens)
   local more = tokens - (tonumber(f[4]) or 0)
-  if more <= 0 or not f[1] then return end
-  redis.call('HSET', record, 'charged', int(tokens))
+  if more <= 0 or not f[1] then return false end
   charge(k, tonumber(f[2]) or 1, f[1], tonumber(f[3]) or 1, OUTPUT_WEIGHT * more)
+  return true
 end
 
 -- Workers whose places are all taken do not hear the bell. They hear of who comes while nobody of his tenant waits, for whom
@@ -87,26 +84,23 @@ local function knock(k)
   redis.call('PEXPIRE', k.knocks, KEPT)
 end
 
-local function lane_push(k, record, id, tenant, band)
-  local lane = k.lane(band, tenant)
-  if redis.call('EXISTS', lane) == 0 then
-    redis.call('HSET', record, 'alone', 1)
-    knock(k)
-  end
-  local number = redis.call('HINCRBY', k.served(band), 'in:' .. tenant, 1)
-  redis.call('HSET', record, 'lane_no', number)
-  redis.call('RPUSH', lane, id)
+-- Returns the stream's number in its lane, for its record, and where it stands there (1: first).
+local function lane_push(k, id, tenant, band)
+  local number, index = redis.call('HINCRBY', k.served(band), 'in:' .. tenant, 1), redis.call('RPUSH', k.lane(band, tenant), id)
+  if index == 1 then knock(k) end
   redis.call('HINCRBY', k.served(band), 'n', 1)
   lane_activate(k, band, tenant)
+  return number, index
 end
 
 -- The first stream of a lane, or nil where that has none (any more).
 local function lane_take(k, band, tenant)
   local lane, served = k.lane(band, tenant), k.served(band)
   local id = redis.call('LPOP', lane)
-  redis.call('HINCRBY', served, 'out:' .. tenant, 1)
   if id then redis.call('HINCRBY', served, 'n', -1) end
-  if redis.call('EXISTS', lane) == 0 then
+  if redis.call('EXISTS', lane) == 1 then
+    redis.call('HINCRBY', served, 'out:' .. tenant, 1)
+  else
     redis.call('ZREM', k.band(band), tenant)
     redis.call('HDEL', served, 'in:' .. tenant, 'out:' .. tenant)
     redis.call('HSET', served, 'last', tenant)
@@ -141,7 +135,6 @@ local function next_waiting(k)
   local id = redis.call('LPOP', k.queue)
   if id then return id end
   local turn = redis.call('HINCRBY', k.pace, 'turn', 1)
-  redis.call('PEXPIRE', k.pace, KEPT)
   local first = 0
   while first < BANDS - 1 and turn % AGING ^ (first + 1) == 0 do first = first + 1 end
   for i = 0, BANDS - 1 do
@@ -207,16 +200,21 @@ local function slots_pass_on(record_prefix, k, quota)
   end
 end
 
+-- Give back slots that a stream holds: what its record's `slots` says, which the caller takes out.
+local function slots_give_back(record_prefix, k, id, held)
+  for _, cap in ipairs(cmsgpack.unpack(held)) do
+    redis.call('SREM', k.slots(cap[1]), id)
+    slots_pass_on(record_prefix, k, cap[1])
+  end
+end
+
 -- Give back the slots that a stream holds.
 local function slots_release(record_prefix, k, id)
   local record = record_prefix .. id
   local held = redis.call('HGET', record, 'slots')
   if not held then return end
   redis.call('HDEL', record, 'slots')
-  for _, cap in ipairs(cmsgpack.unpack(held)) do
-    redis.call('SREM', k.slots(cap[1]), id)
-    slots_pass_on(record_prefix, k, cap[1])
-  end
+  slots_give_back(record_prefix, k, id, held)
 end
 
 -- A stream that might have been next for its slots does not take them: others may.
@@ -226,7 +224,8 @@ local function slots_decline(record_prefix, k, caps, except)
   end
 end
 
--- Take a slot of every quota that has them, or park the stream with the first that is used up. Returns whether it may run.
+-- Take a slot of every quota that has them, or park the stream with the first that is used up. Returns whether it may run;
+-- its record's `slots` then has to say `packed`.
 local function slots_take(record_prefix, k, id, packed, was_served)
   if not packed then return true end
   local caps, record = cmsgpack.unpack(packed), record_prefix .. id
@@ -241,7 +240,6 @@ local function slots_take(record_prefix, k, id, packed, was_served)
     end
   end
   for _, cap in ipairs(caps) do redis.call('SADD', k.slots(cap[1]), id) end
-  redis.call('HSET', record, 'slots', packed)
   return true
 end
 
@@ -262,13 +260,15 @@ local function enqueue_ahead(record_prefix, queue_key, id)
 end
 
 -- Put a new stream into its tenant's lane; the caller rings. Its gateway ends it at its deadline; the reaper a little
--- later, if that gateway is gone.
-local function enqueue_new(record_prefix, k, id, tenant, band, deadline)
-  local record, until_ms = record_prefix .. id, int(deadline + DEADLINE_GRACE)
-  redis.call('HSET', record, 'state', 'queued', 'owner', '', 'wait_until_ms', until_ms)
+-- later, if that gateway is gone. Returns fields for its record, and where it stands in its lane (1: first).
+local function enqueue_new(k, id, tenant, band, deadline)
+  local until_ms = int(deadline + DEADLINE_GRACE)
   redis.call('ZADD', k.deadlines, until_ms, id)
   redis.call('SADD', k.waiting, id)
-  lane_push(k, record, id, tenant, band)
+  local number, index = lane_push(k, id, tenant, band)
+  local fields = { 'state', 'queued', 'owner', '', 'wait_until_ms', until_ms, 'lane_no', number }
+  if index == 1 then fields[9], fields[10] = 'alone', '1' end
+  return fields, index
 end
 
 -- Say whether a queue of `limit` places has none for one more of a tenant's: {how many wait, 1 if it is the tenant who has too
@@ -280,6 +280,7 @@ local function queue_full(k, tenant, caps, limit)
   end
   local waiting, own = redis.call('SCARD', k.waiting) - redis.call('SCARD', k.parked_here), 0
   if waiting >= limit then return { waiting, 0 } end
+  if waiting < SHARE_OF_FREE * (limit - waiting) then return nil end  -- all that wait would not be too many for one
   for band = 0, BANDS - 1 do own = own + redis.call('LLEN', k.lane(band, tenant)) end
   if own >= SHARE_OF_FREE * (limit - waiting) then return { own, 1 } end
   return nil

@@ -7,17 +7,27 @@ local NONE = -1
 local BUDGET_KEPT = 40 * 86400000
 
 -- What a bucket holds now: it fills by `limit` a minute, up to `limit`.
-local function bucket_level(key, name, limit, now)
-  local f = redis.call('HMGET', key, name, name .. '_ms')
-  if not f[1] then return limit end
-  return math.min(limit, tonumber(f[1]) + math.max(0, now - tonumber(f[2])) * limit / MINUTE)
+local function level_now(stored, since, limit, now)
+  if not stored then return limit end
+  return math.min(limit, tonumber(stored) + math.max(0, now - tonumber(since)) * limit / MINUTE)
 end
 
-local function bucket_store(key, name, level, limit, now)
-  redis.call('HSET', key, name, string.format('%.6f', level), name .. '_ms', int(now))
-  -- Full again by then, which is what a missing bucket is.
-  local full_at = int(now + MINUTE + math.max(0, limit - level) * MINUTE / limit)
-  if redis.call('PEXPIREAT', key, full_at, 'NX') == 0 then redis.call('PEXPIREAT', key, full_at, 'GT') end
+local function bucket_level(key, name, limit, now)
+  local f = redis.call('HMGET', key, name, name .. '_ms')
+  return level_now(f[1], f[2], limit, now)
+end
+
+-- Store buckets of one key, each {name, level, limit}.
+local function buckets_store(key, buckets, now)
+  local fields, full_at = {}, 0
+  for _, b in ipairs(buckets) do
+    local name, level, limit, n = b[1], b[2], b[3], #fields
+    fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = name, string.format('%.6f', level), name .. '_ms', int(now)
+    full_at = math.max(full_at, now + MINUTE + math.max(0, limit - level) * MINUTE / limit)
+  end
+  redis.call('HSET', key, unpack(fields))
+  -- Full again by `full_at`, which is what a missing bucket is; a minute more, so that this is not written with each request.
+  if redis.call('PEXPIRETIME', key) < full_at then redis.call('PEXPIREAT', key, int(full_at + MINUTE)) end
 end
 
 -- Money in micros: tokens times their price per million.
@@ -56,23 +66,28 @@ local function quotas_check(terms, bucket_prefix, budget_prefix, now)
     if worse or (RANK[kind] == RANK[refusal[1]] and retry > refusal[3]) then refusal = { kind, quota, retry } end
   end
 
-  local function bucket(quota, name, limit, cost)
+  local function bucket(found, quota, name, limit, stored, since, cost)
     if limit == NONE then return nil end
-    local key = bucket_prefix .. quota
-    local level = bucket_level(key, name, limit, now)
+    local level = level_now(stored, since, limit, now)
     if cost > limit then
       refuse('too_large', quota, NONE)
     elseif level < cost then
       refuse(name, quota, math.ceil((cost - level) * MINUTE / limit))
     end
-    writes.buckets[#writes.buckets + 1] = { key, name, level - cost, limit }
+    found[#found + 1] = { name, level - cost, limit }
     return level
   end
 
   for _, q in ipairs(terms[5]) do
-    local requests, tokens_left = bucket(q[1], 'rpm', q[2], 1), bucket(q[1], 'tpm', q[3], tokens)
-    if requests then requests_rate = tighter(requests_rate, q[2], requests) end
-    if tokens_left then tokens_rate = tighter(tokens_rate, q[3], tokens_left) end
+    if q[2] ~= NONE or q[3] ~= NONE then
+      local key, found = bucket_prefix .. q[1], {}
+      local f = redis.call('HMGET', key, 'rpm', 'rpm_ms', 'tpm', 'tpm_ms')
+      local requests = bucket(found, q[1], 'rpm', q[2], f[1], f[2], 1)
+      local tokens_left = bucket(found, q[1], 'tpm', q[3], f[3], f[4], tokens)
+      if requests then requests_rate = tighter(requests_rate, q[2], requests) end
+      if tokens_left then tokens_rate = tighter(tokens_rate, q[3], tokens_left) end
+      writes.buckets[#writes.buckets + 1] = { key, found, q[3] }
+    end
     if q[5] ~= NONE or q[6] ~= NONE or q[7] ~= NONE then
       local current = now < q[9]
       local period, ends = current and q[8] or q[10], current and q[9] or q[11]
@@ -92,16 +107,16 @@ end
 
 -- Reserve what `quotas_check` has found to fit. Returns what settlement needs to know (msgpack).
 local function quotas_reserve(terms, writes, now)
-  for _, b in ipairs(writes.buckets) do bucket_store(b[1], b[2], b[3], b[4], now) end
   local budgets, buckets = {}, {}
   for _, b in ipairs(writes.budgets) do
-    redis.call('HINCRBY', b[1], 'tokens', writes.tokens)
+    local is_first = redis.call('HINCRBY', b[1], 'tokens', writes.tokens) == writes.tokens
     redis.call('HINCRBY', b[1], 'micros', writes.micros)
-    redis.call('PEXPIREAT', b[1], int(b[2] + BUDGET_KEPT))
+    if is_first then redis.call('PEXPIREAT', b[1], int(b[2] + BUDGET_KEPT)) end
     budgets[#budgets + 1] = { b[1], b[3], b[4], b[5] }
   end
   for _, b in ipairs(writes.buckets) do
-    if b[2] == 'tpm' then buckets[#buckets + 1] = { b[1], b[4] } end
+    buckets_store(b[1], b[2], now)
+    if b[3] ~= NONE then buckets[#buckets + 1] = { b[1], b[3] } end
   end
   return cmsgpack.pack({ writes.tokens, writes.micros, terms[3], terms[4], buckets, budgets })
 end
@@ -112,13 +127,13 @@ local function quotas_settle(reserved, prompt, cached, completion, soft_limits_k
   local used, cost = prompt + completion, cost_micros(prices, prompt, cached, completion)
   for _, b in ipairs(buckets) do
     local level = bucket_level(b[1], 'tpm', b[2], now)
-    bucket_store(b[1], 'tpm', math.min(b[2], level + tokens - used), b[2], now)
+    buckets_store(b[1], { { 'tpm', math.min(b[2], level + tokens - used), b[2] } }, now)
   end
   for _, b in ipairs(budgets) do
     local key, soft = b[1], b[4]
-    redis.call('HINCRBY', key, 'tokens', used - tokens)
+    local is_new = redis.call('HINCRBY', key, 'tokens', used - tokens) == used - tokens
     local spent = redis.call('HINCRBY', key, 'micros', cost - micros)
-    if redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, BUDGET_KEPT) end
+    if is_new and redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, BUDGET_KEPT) end
     if soft ~= NONE and spent > soft and redis.call('HSETNX', key, 'told', 1) == 1 then
       redis.call('XADD', soft_limits_key, '*', 'quota', b[2], 'period', b[3], 'micros', spent, 'limit', soft)
     end

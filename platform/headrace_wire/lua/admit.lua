@@ -17,7 +17,7 @@ define('admit', function(keys, args)
   local record, id, tenant = keys[1] .. args[1], args[1], args[2]
   local known = redis.call('HMGET', record, 'state', 'rides')
   if known[2] then return { 'rides', known[2], rate_reply({ { NONE, 0 }, { NONE, 0 } }) } end
-  if redis.call('EXISTS', record) == 1 then return { 'known' } end
+  if known[1] then return { 'known' } end
   local other = keys[5] and redis.call('GET', keys[5])
   if other and not args[15] then return { 'duplicate', other } end
   if other and args[16] ~= '' then
@@ -38,34 +38,38 @@ define('admit', function(keys, args)
 
   if keys[5] and args[15] ~= '' then redis.call('SET', keys[5], args[13], 'PX', args[14]) end
   local deadline, band = now + tonumber(args[6]), terms[6]
-  redis.call('HSET', record, 'tenant', tenant, 'deployment', args[3], 'request', args[4], 'epoch', '0',
-    'admitted_ms', int(now), 'deadline_ms', int(deadline), 'attempts', '0', 'log_ttl_ms', args[8], 'credit', args[9],
-    'window', args[9],
+  local fields, index = enqueue_new(k, id, tenant, band, deadline)
+  -- All at once at the end: an HSET costs more than its fields.
+  local function note(...)
+    for i = 1, select('#', ...) do fields[#fields + 1] = (select(i, ...)) end
+  end
+
+  note('tenant', tenant, 'deployment', args[3], 'request', args[4], 'epoch', '0', 'admitted_ms', int(now),
+    'deadline_ms', int(deadline), 'attempts', '0', 'log_ttl_ms', args[8], 'credit', args[9], 'window', args[9],
     'reserved', quotas_reserve(terms, writes, now), 'band', band, 'weight', terms[7], 'prompt', terms[1])
-  if args[15] and args[15] ~= '' then redis.call('HSET', record, 'keep', args[15], 'flight', keys[5]) end
-  redis.call('PEXPIRE', record, args[7])
-  if #caps > 0 then redis.call('HSET', record, 'caps', cmsgpack.pack(caps)) end
+  if args[15] and args[15] ~= '' then note('keep', args[15], 'flight', keys[5]) end
+  if #caps > 0 then note('caps', cmsgpack.pack(caps)) end
   local prefers, holder = false, nil
   if args[11] ~= '' then
     local workers = crew(k, now)
     prefers = #workers > 1
     if prefers then
       holder = best_holder(k, workers, args[11], '')
-      redis.call('HSET', record, 'prefix', args[11], 'prefer_until', int(now + tonumber(args[12])))
+      note('prefix', args[11], 'prefer_until', int(now + tonumber(args[12])))
     end
   end
-  enqueue_new(keys[1], k, id, tenant, band, deadline)
   if holder then
-    redis.call('HSET', record, 'preferred', holder.who)
+    note('preferred', holder.who)
     ring_for(k, holder.who)
   else
     ring(k)
   end
-  local index = redis.call('LLEN', k.lane(band, tenant))
   local position, _, ahead = lane_position(k, band, tenant, index)
   local pace = pace_of(k, band, tenant, index, position, ahead, index == 1)
   if tonumber(pace[4]) >= PACE_SAMPLES then
-    redis.call('HSET', record, 'expected_ms', pace[1], 'expected_with', math.abs(pace[5]))
+    note('expected_ms', pace[1], 'expected_with', math.abs(pace[5]))
   end
+  redis.call('HSET', record, unpack(fields))
+  redis.call('PEXPIRE', record, args[7])
   return { 'queued', position, rates, pace, prefers and 1 or 0 }
 end)

@@ -49,7 +49,7 @@ define('claim', function(keys, args)
     local record = keys[4] .. id
     local f = redis.call('HMGET', record, 'state', 'epoch', 'admitted_ms', 'deadline_ms', 'request', 'credit', 'caps', 'tenant',
       'band', 'weight', 'prompt', 'alone', 'expected_ms', 'expected_with', 'prefix', 'prefer_until', 'preferred',
-      'avoid', 'avoid_until')
+      'avoid', 'avoid_until', 'attempts')
     if f[1] ~= 'queued' or not f[5] then
       redis.call('SREM', k.waiting, id)
       return
@@ -68,9 +68,8 @@ define('claim', function(keys, args)
     elseif slots_take(keys[4], k, id, f[7], f[2] ~= '0') then
       redis.call('SREM', k.waiting, id)
       redis.call('ZREM', k.deadlines, id)
-      local attempt = redis.call('HINCRBY', record, 'attempts', 1)
-      local epoch = take(record, keys[3], id, args[1], f[2], now)
-      redis.call('HSET', record, 'state', 'running')
+      local attempt, slots = (tonumber(f[20]) or 0) + 1, f[7] and { 'slots', f[7] } or {}
+      local epoch = take(record, keys[3], id, args[1], f[2], now, 'state', 'running', 'attempts', attempt, unpack(slots))
       if f[18] then redis.call('HDEL', record, 'avoid', 'avoid_until') end
       local is_new = f[2] == '0'
       if is_new then

@@ -15,7 +15,7 @@ define('draft', function(keys, args)
     -- What is more than a whole minute gives never fits; a shorter one may.
     return { 'budget', int(math.ceil((math.min(tokens, limit) - level) * MINUTE / limit)) }
   end
-  bucket_store(keys[1], 'tokens', level - tokens, limit, now)
+  buckets_store(keys[1], { { 'tokens', level - tokens, limit } }, now)
   redis.call('ZADD', keys[2], int(now + tonumber(args[6])), id)
   redis.call('PEXPIRE', keys[2], args[6])
   return { 'ok', '0' }

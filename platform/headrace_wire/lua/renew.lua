@@ -22,7 +22,10 @@ define('renew', function(keys, args)
     if f[1] ~= me or f[2] ~= epoch or TERMINAL[f[4]] then
       lost[#lost + 1] = id
     else
-      charge_generated(fair_keys(keys[4] .. f[5]), keys[3] .. id, { f[6], f[7], f[8], f[9] }, tonumber(args[i + 2]))
+      local generated = tonumber(args[i + 2])
+      if charge_generated(fair_keys(keys[4] .. f[5]), { f[6], f[7], f[8], f[9] }, generated) then
+        redis.call('HSET', keys[3] .. id, 'charged', int(generated))
+      end
       if f[3] then
         cancelled[#cancelled + 1] = id
         cancelled[#cancelled + 1] = f[3]

@@ -6,9 +6,14 @@
 -- ARGV  1 stream id · 2 epoch · 3 terminal state · 4 how long the record outlives the stream (ms) · 5 finish reason
 --       6 prompt tokens · 7 those from the prefix cache · 8 completion tokens
 -- Returns 1, or 0 when the caller is not the owner or the stream has ended already (nothing is changed).
+local KEPT_AT_END = {
+  [4] = 'tenant', [5] = 'deployment', [6] = 'admitted_ms', [11] = 'keep', [14] = 'log_ttl_ms', [15] = 'credit', [16] = 'window',
+  [17] = 'reason', [18] = 'attempts', [19] = 'left',
+}
+
 define('settle', function(keys, args)
   local f = redis.call('HMGET', keys[1], 'epoch', 'state', 'reserved', 'tenant', 'deployment', 'admitted_ms', 'band', 'weight',
-    'charged', 'owner', 'keep', 'flight')
+    'charged', 'owner', 'keep', 'flight', 'slots', 'log_ttl_ms', 'credit', 'window', 'reason', 'attempts', 'left')
   if f[1] ~= args[2] or TERMINAL[f[2]] then return 0 end
   local now = now_ms()
   local prompt, cached, completion = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
@@ -20,25 +25,30 @@ define('settle', function(keys, args)
   end
   if f[5] then
     local k, band = fair_keys(keys[5] .. f[5]), tonumber(f[7]) or 1
-    slots_release(keys[6], k, args[1])
+    if f[13] then slots_give_back(keys[6], k, args[1], f[13]) end
     if f[10] and redis.call('HEXISTS', k.pace, 'running:' .. f[10]) == 1 then
       redis.call('HINCRBY', k.pace, 'running:' .. f[10], -1)
     end
-    charge_generated(k, keys[1], { f[4], f[7], f[8], f[9] }, completion)
+    charge_generated(k, { f[4], f[7], f[8], f[9] }, completion)
     if completion > 0 then mean_note(k, band, (INPUT_WEIGHT * prompt + OUTPUT_WEIGHT * completion) / (tonumber(f[8]) or 1)) end
   end
   redis.call('HSET', keys[2], args[1], f[1] .. ':' .. int(now))
-  redis.call('HSET', keys[1], 'state', args[3], 'ended_ms', int(now))
-  redis.call('HDEL', keys[1], 'request', 'owner', 'cancel', 'reserved', 'caps', 'prefix')
-  -- A hash that has held a request stays a table, of 1.1 KB for a day; made anew it is one small block.
-  local left = redis.call('HGETALL', keys[1])
+  -- What is asked of a stream that has ended, and no more. A hash that has held a request stays a table, of 1.1 KB for a day;
+  -- made anew it is one small block.
+  local left = { 'epoch', f[1], 'state', args[3], 'ended_ms', int(now) }
+  for i, name in pairs(KEPT_AT_END) do
+    if f[i] then left[#left + 1], left[#left + 2] = name, f[i] end
+  end
+  if f[11] and args[3] == 'finished' then
+    local n = #left
+    left[n + 1], left[n + 2], left[n + 3], left[n + 4] = 'used', cmsgpack.pack({ prompt, completion }), 'finish', args[5]
+  end
   redis.call('DEL', keys[1])
   redis.call('HSET', keys[1], unpack(left))
   redis.call('PEXPIRE', keys[1], args[4])
   if f[11] then
     riders_settle(keys[6], keys[1], keys[3], keys[4], args[3], args[5], { prompt, completion }, args[4], now)
     if args[3] == 'finished' then
-      redis.call('HSET', keys[1], 'used', cmsgpack.pack({ prompt, completion }), 'finish', args[5])
       redis.call('RPUSH', keys[7], args[1])
       redis.call('LTRIM', keys[7], -4096, -1)
       redis.call('PEXPIRE', keys[7], 60000)
