@@ -34,6 +34,8 @@ class Victim:
     incarnation: str
     host: str
     pid: int
+    was_draining: bool = False
+    """By somebody else's order."""
 
 
 class Executor(Protocol):
