@@ -14,6 +14,7 @@ from apps.api.error_rendering import error_object, logged_error
 from apps.api.requests import ChatMessage, SamplingFields, invalid_field
 from apps.streams.drafts import DraftOff
 from apps.streams.limits import QueueNews
+from apps.streams.services import CacheWord
 from headrace_wire.errors import HeadraceError, InvalidRequestError
 from headrace_wire.messages import Ended, Replacement, Started
 
@@ -104,6 +105,8 @@ class FrameWriter:
     """Frames of one stream; what they share is encoded once."""
 
     def __init__(self, stream_id: str, ref: str | None) -> None:
+        self.cache: CacheWord | None = None
+        """What the response cache had to do with it, where that is known."""
         self._identity: dict[str, object] = {"stream_id": stream_id}
         if ref is not None:
             self._identity["ref"] = ref
@@ -116,7 +119,8 @@ class FrameWriter:
 
     def started(self, entry: Started) -> str:
         """Return the frame that says that a worker has taken the stream (again, with `attempt` > 1)."""
-        return self._frame("started", seq=entry.seq, attempt=entry.attempt, queue_ms=round(entry.queue_time * 1000, 3))
+        queue_ms = round(entry.queue_time * 1000, 3)
+        return self._frame("started", seq=entry.seq, attempt=entry.attempt, queue_ms=queue_ms, **self._cached())
 
     def delta(self, after: int, seq: int, text: str) -> str:
         """Return a frame with the text of the positions `after` + 1 to `seq`."""
@@ -155,11 +159,15 @@ class FrameWriter:
                 "decode_ms": round(timings.decode_time * 1000, 3),
                 "ttft_ms": None if ttft_seconds is None else round(ttft_seconds * 1000, 3),
             },
+            **self._cached(),
         )
 
     def error(self, error: HeadraceError) -> str:
         """Return the frame that ends a stream that failed."""
         return self._frame("error", error=error_object(error))
+
+    def _cached(self) -> dict[str, object]:
+        return {} if self.cache is None else {"cache": self.cache.value}
 
     def _frame(self, kind: str, **fields: object) -> str:
         return _encode({"type": kind, **self._identity, **fields}).decode()

@@ -17,6 +17,7 @@ def response_cache_terms_all() -> list[ResponseCacheTerms]:
             static=response_cache_terms.StaticRule(policy.static_rule),
             count_requests=policy.count_requests,
             count_tokens=policy.count_tokens,
+            include_chat=policy.include_chat,
             max_bytes=policy.max_mebibytes * 2**20,
             generation=policy.generation,
         )

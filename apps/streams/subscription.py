@@ -59,6 +59,7 @@ class Subscription:
         "had_turn",
         "has_all",
         "has_left",
+        "is_second",
         "is_sink_full",
         "own_id",
         "position",
@@ -122,6 +123,8 @@ class Subscription:
         """Its place in the queue, until somebody takes the stream."""
         self.renew: Renew | None = None
         """What may give it another stream where its own fails; called once at most."""
+        self.is_second = False
+        """Whether it goes on with a stream of its own in the place of a shared one."""
         self.queue_deadline_seconds: float | None = None
         """Of that other stream, from its admission; for the reader to keep, and to reset."""
 

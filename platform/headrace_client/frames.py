@@ -16,6 +16,9 @@ DRAFT_REF = "draft"
 """The `ref` of drafts, the only frames that have one: what is said of them is about no stream."""
 
 
+Cache = Literal["hit", "miss", "bypass"]
+
+
 @dataclass(frozen=True, slots=True)
 class Queued:
     """The stream waits; position 1 is next. Without an id it waits for a full gateway, and was not admitted yet."""
@@ -36,6 +39,8 @@ class Started:
     seq: int
     attempt: int
     queue_ms: float
+    cache: Cache | None = None
+    """What the response cache had to do with it; None of a resumed stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ class End:
     stop_reason: str | int | None
     usage: Usage
     timings: Timings
+    cache: Cache | None = None
+    """As in `Started`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,11 @@ def _queued(fields: Mapping[str, Any]) -> Queued:
 
 def _started(fields: Mapping[str, Any]) -> Started:
     return Started(
-        str(fields["stream_id"]), int(fields["seq"]), int(fields["attempt"]), float(fields.get("queue_ms", 0.0))
+        str(fields["stream_id"]),
+        int(fields["seq"]),
+        int(fields["attempt"]),
+        float(fields.get("queue_ms", 0.0)),
+        _cache(fields),
     )
 
 
@@ -184,7 +195,13 @@ def _end(fields: Mapping[str, Any]) -> End:
             float(timings["decode_ms"]),
             None if timings["ttft_ms"] is None else float(timings["ttft_ms"]),
         ),
+        _cache(fields),
     )
+
+
+def _cache(fields: Mapping[str, Any]) -> Cache | None:
+    word = fields.get("cache")
+    return word if word in ("hit", "miss", "bypass") else None
 
 
 def _end_state(state: str) -> Literal["finished", "cancelled", "replaced"]:

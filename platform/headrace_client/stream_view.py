@@ -1,6 +1,6 @@
 """What can be seen of a stream while it is read and afterwards; the same in both clients."""
 
-from headrace_client.frames import End, Usage
+from headrace_client.frames import Cache, End, Usage
 from headrace_client.session import StreamSession
 
 
@@ -34,6 +34,11 @@ class StreamView:
     def finish_reason(self) -> str | None:
         """Why it ended: stop, length, content_filter or abort; None while it runs."""
         return self.end.finish_reason if self.end is not None else None
+
+    @property
+    def cache(self) -> Cache | None:
+        """Whether it was in the response cache: hit, miss or bypass; None while it runs, and of a resumed stream."""
+        return self.end.cache if self.end is not None else None
 
     @property
     def usage(self) -> Usage | None:

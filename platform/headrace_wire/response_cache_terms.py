@@ -29,6 +29,8 @@ class ResponseCacheTerms(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether an answer from the cache counts as a request in quotas."""
     count_tokens: bool = False
     """Whether its tokens count in quotas and are charged, those of the prompt as cached ones."""
+    include_chat: bool = False
+    """Whether answers in the web chat are kept and given again, whatever their temperature."""
     max_bytes: int = DEFAULT_MAX_BYTES
     """Of all that is kept for the tenant."""
     generation: int = 0

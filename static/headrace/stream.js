@@ -20,6 +20,7 @@ export class HeadraceError extends Error {
 /** One stream. Iterate over it for its deltas `{seq, text}`, or give `onFrame` and acknowledge yourself. */
 export class HeadraceStream {
   end = null; // the `end` frame, with `state`, `finish_reason`, `usage`, `timings`
+  cache = null; // what the response cache had to do with it: hit, miss, bypass; unknown of a resumed stream
   error = null; // the HeadraceError that ended it
   acknowledged = 0;
   isHeld = false; // cut off for want of acknowledgements: resumed once all is read
@@ -125,11 +126,13 @@ export class HeadraceStream {
       if (!this.#content.replace(frame.text)) return false;
       if (!this.#onFrame) this.#unread.push({ seq: this.seq, text: frame.text });
     } else if (frame.type === "started") {
+      this.cache = frame.cache ?? this.cache;
       if (frame.attempt <= this.#attempt) return false; // told before, over another connection
       this.#attempt = frame.attempt;
     } else if (frame.type === "end") {
       if (frame.seq < this.seq) throw new RangeError(`The stream ends at ${frame.seq}, before ${this.seq}.`);
       this.end = frame;
+      this.cache = frame.cache ?? this.cache;
     }
     return true;
   }

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
+from headrace_client import HeadraceClient
 from tests.support.live_stack import LiveStack
 from tests.support.stream_probe import StreamProbe
 
@@ -110,10 +111,16 @@ def test_a_kept_answer_over_a_websocket_can_be_resumed(api: httpx.Client, live_s
         frames = heard(socket, "end")
         text = kept["choices"][0]["message"]["content"]
         assert "".join(frame["text"] for frame in frames if frame["type"] == "delta") == text
+        assert [frame["cache"] for frame in frames if frame["type"] in ("started", "end")] == ["hit", "hit"]
         assert frames[-1]["usage"]["completion_tokens"] == kept["usage"]["completion_tokens"] == 12
         socket.send(json.dumps({"type": "resume", "stream_id": frames[0]["stream_id"], "after": 0}))
         again = heard(socket, "end")
         assert "".join(frame["text"] for frame in again if frame["type"] == "delta") == text
+        assert "cache" not in again[-1], "what it was is not known of a stream that is resumed"
+    with HeadraceClient(live_stack.base_url, live_stack.api_key) as client:
+        stream = client.generate("quick", [{"role": "user", "content": "Say it to nobody else."}], max_tokens=3)
+        stream.read()
+        assert stream.cache == "bypass", "nobody asked for it"
 
 
 class Reader:

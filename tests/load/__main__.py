@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--model", type=Path, help="a model's folder (default: the tests' tiny one, or SmolLM2)")
     engine.add_argument("--concurrency", type=int, nargs="+", help="of vllm's rows (default: 1 8 32)")
     engine.add_argument("--mode", nargs="+", choices=_MODES, help="of vllm's rows")
+    engine.add_argument(
+        "--idle-seconds", type=float, default=600.0, help="without requests, of row idle (default: %(default)g)"
+    )
     engine.add_argument("--prompts-per-slot", type=int, help="of vllm's rows")
     simulated = parser.add_argument_group("row sim")
     simulated.add_argument("--streams", type=int, default=32, help="streams at a time (default: %(default)s)")

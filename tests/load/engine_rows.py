@@ -6,9 +6,10 @@ from typing import Any
 from msgspec import Struct
 
 from headrace_launcher.demo_model import ensure_demo_model
-from tests.load import checkpoint_case, draft_case, prompt_cache_case, slow_reader_case, vllm_case
+from tests.load import checkpoint_case, draft_case, idle_case, prompt_cache_case, slow_reader_case, vllm_case
 from tests.load.checkpoint_case import CheckpointLoad
 from tests.load.draft_case import DraftLoad
+from tests.load.idle_case import IdleLoad
 from tests.load.placement import going_first
 from tests.load.prompt_cache_case import PromptCacheLoad
 from tests.load.report import rendered
@@ -101,6 +102,15 @@ def draft(run: Run) -> Measured:
     measured = draft_case.run_rounds(load, rounds=rounds, progress=run.progress)
     title = f"Drafts: typed prompts of ~{load.prompt_tokens} tokens; median [range] of {rounds} rounds"
     table = rendered(title, (load.deployment.name,), draft_case.table_rows(measured))
+    return [table], {"load": {**_public(load), "model": load.deployment.name}, "rounds": measured}
+
+
+def idle(run: Run) -> Measured:
+    """Asks after a time without requests."""
+    load, rounds = IdleLoad(demo_model(run), run.options.idle_seconds), run.rounds
+    measured = idle_case.run_rounds(load, rounds=rounds, progress=run.progress)
+    title = f"Idle for {load.idle_seconds:g} s, then a request; median [range] of {rounds} rounds"
+    table = rendered(title, (load.deployment.name,), idle_case.table_rows(measured))
     return [table], {"load": {**_public(load), "model": load.deployment.name}, "rounds": measured}
 
 

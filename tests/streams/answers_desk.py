@@ -76,6 +76,7 @@ class Desk:
         can_return: bool = False,
         idempotency: Idempotency | None = None,
         deployment: str = "sim",
+        stream_id: str | None = None,
         gateway: Gateway | None = None,
         key: ApiKeyToken | None = None,
     ) -> StartedStream:
@@ -87,7 +88,7 @@ class Desk:
             deployment=gateway.config.deployment(who, deployment),
             conversation=[ChatTurn("user", text)],
             sampling=sampling,
-            options=StreamOptions(cache=controls, can_return=can_return, idempotency=idempotency),
+            options=StreamOptions(stream_id=stream_id, cache=controls, can_return=can_return, idempotency=idempotency),
         )
 
     async def claim(self) -> list[Claimed]:

@@ -22,6 +22,7 @@ from headrace_wire.guard_policy import (
     encode_policy,
     policy_digest,
 )
+from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import (
     Delta,
     Ended,
@@ -353,3 +354,40 @@ async def test_a_deleted_tenants_last_answer_is_not_kept(desk: Desk) -> None:
     await desk.answer(claimed)
     await desk.recorded()
     assert not await desk.gateway.redis.keys(redis_keys.kept_answer_prefix(TENANT_A) + "*")
+
+
+# ---- the web chat: its streams' ids are written down before they begin
+
+CHATTY = SamplingParams(max_tokens=8, temperature=0.7)
+
+
+async def test_the_chats_answers_are_kept_where_the_policy_says_so(desk: Desk) -> None:
+    await desk.keep(include_chat=True)
+    first = await desk.computed(sampling=CHATTY, stream_id=new_stream_id(), can_return=True)
+    assert first.cache.word is CacheWord.MISS
+    named = new_stream_id()
+    again = await desk.ask(sampling=CHATTY, stream_id=named, can_return=True)
+    assert (again.cache.word, again.stream_id) == (CacheWord.HIT, named)
+    assert await desk.read(again) == TEXT
+    log = await desk.gateway.token_log.read(named)
+    assert log is not None, "whoever wrote its id down reads it there"
+    assert isinstance(log[-1], Ended)
+    anew = await desk.ask(sampling=CHATTY, stream_id=new_stream_id(), controls=CacheControls(no_cache=True))
+    assert anew.cache.word is CacheWord.MISS
+    desk.leave(anew)
+
+
+async def test_the_chat_has_streams_of_its_own(desk: Desk) -> None:
+    await desk.keep(include_chat=True)
+    running, beside = [await desk.ask(sampling=CHATTY, stream_id=new_stream_id()) for _ in range(2)]
+    assert beside.cache.word is CacheWord.MISS
+    assert len(await desk.claim()) == 2
+    for started in (running, beside):
+        started.subscription.close()
+
+
+async def test_the_chats_answers_are_not_kept_where_it_does_not(desk: Desk) -> None:
+    await desk.keep()
+    first = await desk.ask(sampling=CHATTY, stream_id=new_stream_id())
+    assert first.cache.word is CacheWord.BYPASS
+    first.subscription.close()

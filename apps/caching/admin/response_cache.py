@@ -36,7 +36,7 @@ class ResponseCachePolicyAdmin(ServiceAdmin):
         (
             _("What is kept"),
             {
-                "fields": ["static_rule", "ttl_minutes", "max_mebibytes"],
+                "fields": ["static_rule", "include_chat", "ttl_minutes", "max_mebibytes"],
                 "description": _(
                     "Kept are whole answers to requests that are the same in everything: messages, parameters, the"
                     " deployment's model and options, the guardrails that apply. Nobody but the tenant is given them."

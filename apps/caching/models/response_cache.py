@@ -51,6 +51,14 @@ class ResponseCachePolicy(models.Model):
         default=False,
         help_text=_("In limits and budgets; prompt tokens at the price of cached ones."),
     )
+    include_chat = models.BooleanField(
+        _("the web chat's too"),
+        default=False,
+        help_text=_(
+            "Answers in the chat are kept and given again to everybody of the tenant who asks the same in the same"
+            " conversation; “try again” has a new one written. Off: the chat neither keeps answers nor is given any."
+        ),
+    )
     max_mebibytes = models.PositiveIntegerField(
         _("room (MiB)"),
         default=64,

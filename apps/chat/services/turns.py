@@ -21,7 +21,7 @@ from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.latency_book import Began
 from apps.streams.latency_reading import refusals_counted, series_of
-from apps.streams.services import StartedStream, StreamOptions, stream_start
+from apps.streams.services import CacheControls, StartedStream, StreamOptions, stream_start
 from apps.tenants.models import Membership
 from headrace_wire.errors import ContextLengthError, DependencyUnavailableError, HeadraceError, InvalidRequestError
 from headrace_wire.ids import new_stream_id
@@ -174,10 +174,14 @@ async def answer_retry(
     answer = await sync_to_async(answer_restart)(
         membership=membership, conversation_id=conversation_id, message_id=message_id, model=request.deployment.name
     )
-    return await _answer_begin(request, answer)
+    return await _answer_begin(request, answer, CacheControls(no_cache=True))
 
 
-async def _answer_begin(request: AnswerRequest, answer: Message) -> BegunAnswer:
+async def _answer_begin(
+    request: AnswerRequest,
+    answer: Message,
+    cache: CacheControls = CacheControls(),  # noqa: B008  # frozen
+) -> BegunAnswer:
     """Gives a stored answer's stream to the queue; a refused one is marked as failed, with the reason.
 
     An accepted one goes on without us: the browser reads the stream over its own socket, and `answer_collect` stores
@@ -188,7 +192,7 @@ async def _answer_begin(request: AnswerRequest, answer: Message) -> BegunAnswer:
     try:
         conversation = await sync_to_async(prompt_build)(answer=answer)
         with refusals_counted(request.gateway.latencies, key):
-            started, left_out = await _start(request, conversation, answer.stream_id)
+            started, left_out = await _start(request, conversation, answer.stream_id, cache)
     except HeadraceError as error:
         logger.info("chat_answer_refused", stream_id=answer.stream_id, code=error.code)
         return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
@@ -201,7 +205,7 @@ async def _answer_begin(request: AnswerRequest, answer: Message) -> BegunAnswer:
 
 
 async def _start(
-    request: AnswerRequest, conversation: list[ChatTurn], stream_id: str | None
+    request: AnswerRequest, conversation: list[ChatTurn], stream_id: str | None, cache: CacheControls
 ) -> tuple[StartedStream, bool]:
     """Starts with as much of the conversation as fits; returns also whether some of it had to be left out."""
     kept = conversation
@@ -215,7 +219,7 @@ async def _start(
                 deployment=request.deployment,
                 conversation=kept,
                 sampling=SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, top_p=TOP_P, seed=-1),
-                options=StreamOptions(stream_id=stream_id),
+                options=StreamOptions(stream_id=stream_id, cache=cache),
             )
         except ContextLengthError:
             if len(kept) <= 1:

@@ -237,6 +237,7 @@ async def _second_chance(gateway: Gateway, sought: Sought, subscription: Subscri
         return False
     gateway.delivery.replace(subscription, again.subscription)
     if not again.is_shared:
+        subscription.is_second = True
         subscription.queue_deadline_seconds = again.queue_deadline_seconds
     SECOND_CHANCES.labels(sought.deployment.name, "admitted").inc()
     log.info("second_chance", stream_id=first, second=second, shares=again.is_shared)

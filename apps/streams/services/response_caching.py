@@ -93,13 +93,13 @@ class Consulted(Struct, frozen=True):
 
     def flight(self, terms: AdmissionTerms) -> Flight | None:
         """Return what admission is told of a static request; None for any other."""
-        if self.policy is None or self.order is None or self.is_named:
+        if self.policy is None or self.order is None or (self.is_named and not self.policy.include_chat):
             return None
         return Flight(
             self.order,
             counted_terms(terms, self.policy),
             self.policy.count_tokens,
-            may_ride=not self.controls.no_cache,
+            may_ride=not self.controls.no_cache and not self.is_named,
             may_keep=not self.controls.no_store and self.order.ttl_seconds > 0,
         )
 
@@ -125,6 +125,8 @@ async def consult(
     policy = gateway.config.response_cache(caller, deployment)
     if policy is None:
         return _BYPASS
+    if asked.is_named and policy.include_chat:
+        asked = msgspec.structs.replace(asked, controls=msgspec.structs.replace(asked.controls, use_cache=True))
     reason = reason_against(policy, sampling, asked.controls, guarded, has_key=asked.has_key)
     if reason is not None:
         return _bypass(reason)
