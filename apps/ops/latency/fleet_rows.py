@@ -16,14 +16,15 @@ from apps.ops.latency.fleet_figures import NAMES, Figures, Whose, figures_of, ov
 from apps.ops.latency.samples import FleetState, fleet_states, sampled_at
 from apps.ops.latency.scopes import FleetPoint, TimeRange, floor_to
 from apps.ops.models import FleetSample
-from headrace_wire.latency.store import READABLE_SECONDS, SLOT_SECONDS
+from headrace_wire.latency.store import READABLE_SECONDS
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 KEPT = {FleetSpan.MINUTE: timedelta(days=2), FleetSpan.HOUR: timedelta(days=90)}
 BATCH = 30
 """Rows of one statement: SQLite takes 999 values."""
 _READABLE = timedelta(seconds=READABLE_SECONDS)
-_BEFORE = timedelta(seconds=SLOT_SECONDS)
+_BEFORE = MINUTE
+"""How much earlier the sample may be with which the first one is compared."""
 
 
 def fleet_roll_up(*, now: datetime | None = None) -> int:
@@ -111,8 +112,8 @@ def _next(span: FleetSpan, length: timedelta, otherwise: datetime) -> datetime:
 
 def _figures_between(start: datetime, end: datetime) -> dict[Whose, Figures]:
     states = list(fleet_states(start - _BEFORE, end))
-    inside = [state for state in states if sampled_at(state) >= start]
-    return figures_of(inside, states[0] if len(states) > len(inside) else None)
+    before = [state for state in states if sampled_at(state) < start]
+    return figures_of(states[len(before) :], before[-1] if before else None)
 
 
 def _hour(start: datetime) -> dict[Whose, Figures]:
