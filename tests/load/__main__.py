@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--minutes",
         type=float,
-        help="time for all: rows that come too late are left out, and said to be (default: 54 where no row is named)",
+        help="time for all: rows that come too late are left out, and said to be (default: 55 where no row is named)",
     )
     parser.add_argument("--rounds", type=int, help="how often each row is measured (default: each row's own number)")
     parser.add_argument("--seconds", type=float, help="length of the steady part of a round of `sim` and `path`")

@@ -25,6 +25,7 @@ import msgspec
 import psutil
 from msgspec import Struct
 
+from headrace_launcher.parent_death import adopt_orphans
 from headrace_wire.parent_death import die_with_parent
 from tests.load.measurements import machine_cpu_seconds
 from tests.load.results import DONE, FAILED, LEFT_OUT, TOO_LONG, Rendered
@@ -190,10 +191,18 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _reap() -> None:
+    """Takes note of children that have ended, adopted ones included."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def _row(measure: Measure, folder: Path, file: Path, keeper: Keeper, bench: int) -> None:
     """The row's process."""
     os.setsid()
     die_with_parent(bench)
+    adopt_orphans()  # so that the CPU of an engine that its worker did not wait for is counted too
     keeper.let_go()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -206,6 +215,7 @@ def _row(measure: Measure, folder: Path, file: Path, keeper: Keeper, bench: int)
         outcome = Outcome(LEFT_OUT, str(error))
     except Exception:  # noqa: BLE001  whatever it is: the other rows go on
         outcome = Outcome(FAILED, traceback.format_exc())
+    _reap()
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(one.ru_utime + one.ru_stime for one in used)
     content = msgspec.json.encode(msgspec.structs.replace(outcome, cpu_seconds=cpu))
