@@ -15,14 +15,26 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownF
 from unfold.decorators import display
 
 from apps.deployments import services
+from apps.deployments.adapters.admin import LoraAdapterAdmin
+from apps.deployments.autoscale.admin import AutoscalePolicyAdmin, ScalingDecisionAdmin
 from apps.deployments.check_views import check_urls
 from apps.deployments.enums import EngineKind, WorkerState
 from apps.deployments.form_layout import Fieldsets, fieldsets_for
 from apps.deployments.forms import DeploymentForm
 from apps.deployments.models import ModelDeployment, Worker
+from apps.deployments.restarts.admin import RestartsWorkers, RollingRestartAdmin
 from apps.deployments.warm_up import workers_warm_up
 from apps.tenants.service_admin import ReadOnlyAdmin, ServiceAdmin
 from apps.tenants.services import Actor
+
+__all__ = [
+    "AutoscalePolicyAdmin",
+    "LoraAdapterAdmin",
+    "ModelDeploymentAdmin",
+    "RollingRestartAdmin",
+    "ScalingDecisionAdmin",
+    "WorkerAdmin",
+]
 
 _STATE_COLOURS = {
     WorkerState.READY.label: "success",
@@ -36,14 +48,15 @@ _ENGINE_COLOURS = {EngineKind.VLLM.label: "primary", EngineKind.SIMULATED.label:
 
 
 @admin.register(ModelDeployment)
-class ModelDeploymentAdmin(ServiceAdmin):
+class ModelDeploymentAdmin(RestartsWorkers, ServiceAdmin):
     """Deployments: what is served under which name."""
 
     list_display = ("name", "activity", "engine_kind", "model", "workers_ready", "visibility", "trouble", "updated_at")
     list_filter = ["is_active", ("engine", ChoicesDropdownFilter), "is_restricted"]
     search_fields = ("name", "model")
     autocomplete_fields = ("visible_tenants",)
-    readonly_fields = ("id", "last_error_text", "last_error_at", "created_at", "updated_at")
+    readonly_fields = ("id", "last_error_text", "last_error_at", "options_told", "created_at", "updated_at")
+    actions_detail = ("restart_one_after_another",)
     form = DeploymentForm
 
     class Media:

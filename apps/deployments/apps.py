@@ -10,8 +10,10 @@ class DeploymentsConfig(AppConfig):
     verbose_name = "Models"
 
     def ready(self) -> None:
-        """Puts deployments into the configuration snapshot."""
+        """Puts deployments and adapters into the configuration snapshot."""
         from apps.deployments import selectors  # noqa: PLC0415
+        from apps.deployments.adapters.selectors import adapter_configs  # noqa: PLC0415
         from apps.tenants import snapshots  # noqa: PLC0415
 
         snapshots.section_register("deployments", selectors.deployment_configs)
+        snapshots.section_register("adapters", adapter_configs)

@@ -6,6 +6,8 @@ Both are stored together as the deployment's engine arguments, so that the snaps
 from collections.abc import Mapping
 from typing import Any
 
+ADAPTER_OPTIONS = ("enable_lora", "max_loras", "max_lora_rank")
+
 OPTIONS = (
     "performance_mode",
     "max_num_batched_tokens",
@@ -16,6 +18,7 @@ OPTIONS = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "distributed_executor_backend",
+    *ADAPTER_OPTIONS,
 )
 """Fields that hold an argument as it is."""
 
@@ -55,6 +58,9 @@ def options_join(options: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[st
         OptionError: An argument stands in both places, or a field is missing or means nothing beside the others.
     """
     given = {name: options[name] for name in OPTIONS if options.get(name) not in (None, "")}
+    for name in ADAPTER_OPTIONS[1:]:
+        if name in given and not given.get(ADAPTER_OPTIONS[0]):
+            raise OptionError(name, "It means nothing without LoRA adapters; empty it.")
     if speculation := _speculation(options):
         given[SPECULATION] = speculation
     for name, value in given.items():

@@ -125,6 +125,11 @@ def _rows_write(alive: dict[str, WorkerInfo], now: datetime) -> None:
             kv_cache_usage=info.kv_cache_usage,
             tokens_generated=info.tokens_generated,
             cold_start_seconds=info.cold_start_seconds,
+            options=info.options,
+            adapters={
+                report.adapter_id: {"revision": report.revision, "problem": redact(report.problem)[-ERROR_LENGTH:]}
+                for report in info.adapters
+            },
             last_error=redact(info.last_error)[-ERROR_LENGTH:],
             started_at=datetime.fromtimestamp(info.started_at, UTC),
             last_seen_at=now,

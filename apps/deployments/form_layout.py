@@ -18,8 +18,16 @@ _FIELDSETS: Fieldsets = [
     (
         _("Engine"),
         {
-            "fields": ["engine", ("dtype", "quantization"), ("max_model_len", "default_max_tokens")],
-            "description": _("Workers that run already take the engine's options over when they are restarted."),
+            "fields": [
+                "engine",
+                ("dtype", "quantization"),
+                ("max_model_len", "default_max_tokens"),
+                ("restarts_workers", "options_told"),
+            ],
+            "description": _(
+                "Workers that run already take the engine's options over when they are restarted: one after another,"
+                " by the button above or by themselves."
+            ),
         },
     ),
     (
@@ -54,6 +62,7 @@ _FIELDSETS: Fieldsets = [
             ],
         },
     ),
+    (_("LoRA adapters"), {"fields": [("enable_lora", "max_loras", "max_lora_rank")]}),
     (_("Other engine arguments"), {"fields": ["engine_args"]}),
     (
         _("Prices"),

@@ -126,6 +126,27 @@ class DeploymentForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
     num_speculative_tokens = _count(_("Tokens guessed at once"), _("3 to 5 are usual."), high=64)
     prompt_lookup_min = _count(_("Shortest match"), _("n-gram: tokens that must repeat, at least."), high=256)
     prompt_lookup_max = _count(_("Longest match"), _("n-gram: tokens that are compared, at most."), high=256)
+    enable_lora = _choice(
+        [("", _("off")), ("1", _("on"))],
+        _("LoRA adapters (enable_lora)"),
+        None,
+        _(
+            "Lets tenants have weights of their own over the model (Models → LoRA adapters). Costs memory and speed."
+        ),
+        coerce=bool,
+    )
+    max_loras = _count(
+        _("Adapters in one batch (max_loras)"),
+        _("Requests of more adapters than these wait for each other. Empty: vLLM's own (1)."),
+        high=256,
+    )
+    max_lora_rank = _choice(
+        [("", _("vLLM's own (16)")), *((rank, str(rank)) for rank in (8, 16, 32, 64, 128, 256, 320, 512))],
+        _("Largest rank (max_lora_rank)"),
+        None,
+        _("Adapters of a larger rank are refused. Each place in a batch takes memory for it."),
+        coerce=int,
+    )
     draft_model = forms.CharField(
         required=False,
         max_length=500,
@@ -142,6 +163,8 @@ class DeploymentForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         """Takes the stored engine arguments apart."""
         super().__init__(*args, **kwargs)
         options, rest = options_split(self.instance.engine_args or {})
+        if options.get("enable_lora"):
+            options["enable_lora"] = "1"
         self.initial = {**self.initial, **options, "engine_args": rest, **(kwargs.get("initial") or {})}
         if "quantization" in self.fields:
             offered = [("", _("as the model's own configuration says")), *Quantization.choices]

@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from apps.streams.config_view import Caller, ConfigView
+from headrace_wire.adapters import AdapterConfig, AdapterUse
 from headrace_wire.api_key import ApiKeyScope, ApiKeyToken
+from headrace_wire.cache_salt import cache_salt
 from headrace_wire.errors import InvalidApiKeyError, ModelNotFoundError, PermissionDeniedError
 from tests.support.snapshots import KEY_A, KEY_B, MODELS_KEY, REVOKED_KEY, TENANT_A, api_key, snapshot
 
@@ -88,3 +90,28 @@ def test_an_open_connection_loses_access_with_its_key_and_its_tenant() -> None:
     for view, caller in ((revoked, by_key), (gone, by_key), (sleeping, by_key), (sleeping, by_ticket)):
         with pytest.raises(InvalidApiKeyError):
             view.renewed(caller)
+
+
+def test_an_adapter_is_there_for_its_tenant_alone() -> None:
+    adapter = AdapterConfig(
+        id="1" * 32, tenant_id=TENANT_A, deployment="sim", name="tides", place="acme/tides", revision="f" * 64
+    )
+    hidden = msgspec.structs.replace(adapter, id="2" * 32, deployment="only-b", name="ebb")
+    view = ConfigView(msgspec.structs.replace(snapshot(), adapters=[adapter, hidden]))
+    own, foreign = (view.authenticate(key.reveal()) for key in (KEY_A, KEY_B))
+    found = view.deployment(own, "sim:tides")
+    assert (found.name, found.public_name, found.adapter) == ("sim", "sim:tides", adapter.use)
+    assert "sim:tides" in [d.public_name for d in view.deployments(own)]
+    assert not any(d.adapter for d in view.deployments(foreign))
+    told = []
+    for caller, name in ((foreign, "sim:tides"), (own, "sim:other"), (own, "only-b:ebb"), (foreign, "only-b:ebb")):
+        with pytest.raises(ModelNotFoundError) as error:
+            view.deployment(caller, name)
+        told.append(error.value.message.replace(name, "…"))
+    assert len(set(told)) == 1, "nothing tells a foreign adapter from one that is not there"
+
+
+def test_an_adapters_revision_parts_the_prefix_cache() -> None:
+    uses = [AdapterUse(one, "tides", "acme/tides", revision * 64) for one in "12" for revision in "ab"]
+    salts = {cache_salt(b"secret", tenant, use) for tenant in (TENANT_A, "b" * 32) for use in (None, *uses)}
+    assert len(salts) == 10

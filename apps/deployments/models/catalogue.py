@@ -121,6 +121,14 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         validators=_SECONDS,
         help_text=_("Longest silence between two tokens."),
     )
+    restarts_workers = models.BooleanField(
+        _("restart workers when options change"),
+        default=False,
+        help_text=_(
+            "One after another: each ends when its streams have, and the next one only when a successor is ready. Off:"
+            " workers keep the options that they run until they are restarted."
+        ),
+    )
     warm_up_seconds = models.PositiveIntegerField(
         _("warm up after (s)"),
         default=300,
@@ -225,6 +233,10 @@ class Worker(models.Model):
     kv_cache_usage = models.FloatField(_("KV cache"), default=0.0, help_text=_("Share in use, 0 to 1."))
     tokens_generated = models.PositiveBigIntegerField(default=0)
     cold_start_seconds = models.FloatField(default=0.0)
+    options = models.CharField(
+        max_length=64, blank=True, help_text=_("Fingerprint of the engine options that it runs.")
+    )
+    adapters = models.JSONField(default=dict, blank=True, help_text=_("LoRA adapters that it was told of, by id."))
     last_error = models.TextField(blank=True)
     started_at = models.DateTimeField()
     last_seen_at = models.DateTimeField()

@@ -90,6 +90,8 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _link("Deployments", "deployed_code", "deployments_modeldeployment"),
                     _link("Workers", "memory", "deployments_worker"),
+                    _link("LoRA adapters", "layers", "deployments_loraadapter"),
+                    _link("Restarts", "restart_alt", "deployments_rollingrestart"),
                     _link("Prompt caches", "bolt", "caching_promptcache"),
                     _link("Response caches", "cached", "caching_responsecachepolicy"),
                 ],
@@ -97,6 +99,8 @@ UNFOLD: dict[str, Any] = {
             {
                 "title": "Operations",
                 "items": [
+                    _link("Autoscale", "auto_graph", "deployments_autoscalepolicy"),
+                    _link("Scaling decisions", "swap_vert", "deployments_scalingdecision"),
                     _link("Latency", "timeline", "ops_latencyhour"),
                     _link("Diagnosis", "troubleshoot", "ops", "diagnosis"),
                     {**_link("Objectives", "target", "ops_serviceobjective"), "active": _is_list_of_objectives},

@@ -1,0 +1,1 @@
+"""Bringing workers to changed options, one after another."""
