@@ -17,6 +17,7 @@ class PrefixMetrics:
             ["outcome"],
             registry=registry,
         )
+        self.prompt_tokens = self.cached_tokens = 0
         self._prompt_tokens = Counter(
             "headrace_worker_prompt_tokens", "Prompt tokens of ended streams.", registry=registry
         )
@@ -33,5 +34,7 @@ class PrefixMetrics:
 
     def ended(self, usage: Usage) -> None:
         """Count the prompt of a stream that this worker's engine has answered."""
+        self.prompt_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cached_tokens
         self._prompt_tokens.inc(usage.prompt_tokens)
         self._cached_tokens.inc(usage.cached_tokens)

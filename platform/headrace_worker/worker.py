@@ -24,6 +24,7 @@ from headrace_worker.engine_host import EngineFactory, EngineHost
 from headrace_worker.guarding import Guarding
 from headrace_worker.intake import Intake
 from headrace_worker.lease import Lease
+from headrace_worker.machine_use import MachineUse
 from headrace_worker.memory_usage import memory_usage
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.orders import Orders
@@ -92,6 +93,7 @@ class Worker:
             prefilling=self._prefilling,
             deployment=config.deployment,
         )
+        self._machine = MachineUse()
         self._started_at = time.time()
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -106,6 +108,7 @@ class Worker:
                     parts.create_task(self._streams.run(), name="streams"),
                     parts.create_task(self._host.run(), name="engine"),
                     parts.create_task(self._draining.run(), name="drain"),
+                    parts.create_task(self._machine.run(), name="machine"),
                     parts.create_task(self._serve(), name="incarnations"),
                 ]
                 await self._drained()
@@ -194,6 +197,10 @@ class Worker:
             drain_reason=order.reason if order is not None else "",
             drain_until=self._draining.until if order is not None else 0.0,
             is_leaving=order is not None and order.leave,
+            prompt_tokens=self._metrics.prefixes.prompt_tokens,
+            cached_tokens=self._metrics.prefixes.cached_tokens,
+            rss_bytes=self._machine.rss_bytes,
+            gpu=self._machine.gpu,
         )
 
     # ---- drain and shutdown
