@@ -1,11 +1,10 @@
 """What is known of deployments' workers and queues now, by deployment."""
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
-
-from django.utils import timezone
+from datetime import datetime, timedelta
 
 from apps.deployments.enums import WorkerState
+from apps.deployments.fleet_mirror import registrations_read
 from apps.deployments.models import Worker
 from apps.ops.alerts.enums import FleetFigure
 from apps.ops.latency.scopes import FleetPoint, LatencyScope, TimeRange
@@ -15,8 +14,8 @@ _RECENT = timedelta(minutes=3)
 """Samples are no older; where there is none, nothing is known."""
 
 
-def figures_read(deployments: Iterable[str]) -> Mapping[str, Mapping[FleetFigure, float]]:
-    """Returns what is known of each deployment.
+def figures_read(deployments: Iterable[str], at: datetime) -> Mapping[str, Mapping[FleetFigure, float]]:
+    """Returns what is known of each deployment at `at`, which is now.
 
     Raises:
         redis.exceptions.RedisError: Redis does not answer.
@@ -32,14 +31,17 @@ def figures_read(deployments: Iterable[str]) -> Mapping[str, Mapping[FleetFigure
         figures[FleetFigure.WORKERS_BROKEN] += state == WorkerState.BROKEN
         fullest = figures.get(FleetFigure.KV_CACHE_USAGE, 0.0)
         figures[FleetFigure.KV_CACHE_USAGE] = max(fullest, kv_cache_usage)
+    for info in registrations_read().alive.values():
+        if info.deployment in found and info.memory_usage:
+            fullest = found[info.deployment].get(FleetFigure.MEMORY_USAGE, 0.0)
+            found[info.deployment][FleetFigure.MEMORY_USAGE] = max(fullest, info.memory_usage)
     for name in names:
-        point = _newest(name)
+        point = _newest(name, at)
         if point is not None:
             found[name][FleetFigure.WAITING] = point.waiting
     return found
 
 
-def _newest(deployment: str) -> FleetPoint | None:
-    now = timezone.now()
-    points = fleet_series(LatencyScope(deployment=deployment), TimeRange.of(now - _RECENT, now))
+def _newest(deployment: str, at: datetime) -> FleetPoint | None:
+    points = fleet_series(LatencyScope(deployment=deployment), TimeRange.of(at - _RECENT, at, now=at))
     return points[-1] if points else None

@@ -27,6 +27,7 @@ class Readings:
 
     def __init__(self, now: datetime, deployments: Iterable[ModelDeployment]) -> None:
         """`deployments`: the active ones."""
+        self._at = now
         self._deployments = {row.pk: row.name for row in deployments}
         self._total_of: TotalOf = totals_until(now)
         self._figures: Mapping[str, Mapping[FleetFigure, float]] | None = None
@@ -68,7 +69,7 @@ class Readings:
 
     def _figure(self, rule: AlertRule, deployment: str) -> float | None:
         if self._figures is None:
-            self._figures = figures_read(self._deployments.values())
+            self._figures = figures_read(self._deployments.values(), self._at)
         return self._figures.get(deployment, {}).get(FleetFigure(rule.figure))
 
     def _burn_rates(self, rule: AlertRule) -> Iterator[Reading]:

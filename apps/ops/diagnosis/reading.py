@@ -6,8 +6,10 @@ from datetime import timedelta
 from statistics import fmean
 
 from django.db.models import Q
+from django.utils import timezone
 
 from apps.deployments.enums import WorkerState
+from apps.deployments.fleet_mirror import registrations_read
 from apps.deployments.models import Worker
 from apps.ops.diagnosis.causes import FULL, Finding
 from apps.ops.diagnosis.diagnose import diagnose
@@ -18,6 +20,8 @@ from apps.ops.latency.scopes import FleetPoint, LatencyScope, TimeRange
 from apps.ops.latency.selectors import fleet_series, latency_total
 from headrace_wire.latency.measures import Tally
 
+IS_NOW = timedelta(minutes=2)
+"""A time that ended within it is the present."""
 LONGEST_START = timedelta(hours=1)
 """A worker that takes longer to load is not seen as one that has just started."""
 
@@ -98,7 +102,7 @@ def _fleet(deployment: str, time_range: TimeRange, points: Sequence[FleetPoint])
     )
     workers = _mean(point.workers for point in points)
     places = _mean(float(life.max_num_seqs) for life in lives if life.max_num_seqs)
-    memory_usage = None
+    memory_usage = _memory_usage(deployment, time_range)
     return Fleet(
         workers=workers,
         workers_started=sum(_started_in(life, time_range) for life in lives),
@@ -113,6 +117,16 @@ def _fleet(deployment: str, time_range: TimeRange, points: Sequence[FleetPoint])
         unused_models=_unused(deployment, lives, time_range) if (memory_usage or 0.0) >= FULL else (),
         gpu_clock_mhz=_mean_known(point.gpu_clock_mhz for point in points),
         tokens_per_second=tuple(point.tokens for point in points if point.running),
+    )
+
+
+def _memory_usage(deployment: str, time_range: TimeRange) -> float | None:
+    """Of now; what it was is not kept."""
+    if time_range.end < timezone.now() - IS_NOW:
+        return None
+    alive = registrations_read().alive.values()
+    return max(
+        (info.memory_usage for info in alive if info.deployment == deployment and info.memory_usage), default=None
     )
 
 
