@@ -16,6 +16,9 @@ from apps.ops.latency.scopes import LatencyScope
 from apps.ops.models import LatencyHour
 from apps.tenants.service_admin import ReadOnlyAdmin
 
+LIVE_SECONDS = 120
+"""How long ago a point may be for its streams to be looked for among the live ones first."""
+
 
 @admin.register(LatencyHour)
 class LatencyAdmin(ReadOnlyAdmin):
@@ -52,18 +55,32 @@ class LatencyAdmin(ReadOnlyAdmin):
 
 
 def _links(request: HttpRequest, scope: LatencyScope) -> Links:
-    """Returns where the streams behind a point are listed, for those who may see them."""
-    if not request.user.has_perm("usage.view_usagerecord"):
-        return []
-    # Streams that were there during the point; the admin reads times as UTC. The braces are the script's to fill.
-    edges = (
-        "admitted_at_to_0={to_date}&admitted_at_to_1={to_time}&ended_at_from_0={from_date}&ended_at_from_1={from_time}"
-    )
-    chosen = {
-        "deployment_label": scope.deployment,
-        "tenant__id__exact": scope.tenant_id and str(scope.tenant_id),
-        "api_key_ref": scope.key_id,
-    }
+    """Returns where the streams behind a point are listed, for those who may see them.
+
+    The braces are the script's to fill. Lists know no more of a scope than they have columns for.
+    """
+    links: Links = []
+    if request.user.has_perm("ops.view_livestream"):
+        live = {
+            "deployment": scope.deployment,
+            "tenant": scope.tenant_id and scope.tenant_id.hex,
+            "worker": scope.worker,
+        }
+        url = _with_query(reverse("admin:ops_livestream_changelist"), live)
+        links.append({"label": str(_("Live streams")), "url": url, "within": LIVE_SECONDS})
+    if request.user.has_perm("usage.view_usagerecord"):
+        ended = {
+            "deployment_label": scope.deployment,
+            "tenant__id__exact": scope.tenant_id,
+            "api_key_ref": scope.key_id,
+        }
+        url = _with_query(
+            reverse("admin:usage_usagerecord_changelist"), ended, "ended_at__gte={from}&admitted_at__lt={to}"
+        )
+        links.append({"label": str(_("Ended streams")), "url": url, "within": None})
+    return links
+
+
+def _with_query(url: str, chosen: dict[str, Any], *more: str) -> str:
     query = urlencode({name: value for name, value in chosen.items() if value is not None})
-    url = f"{reverse('admin:usage_usagerecord_changelist')}?{edges}{'&' if query else ''}{query}"
-    return [{"label": str(_("Streams")), "url": url, "within": None}]
+    return "?".join(filter(None, [url, "&".join(filter(None, [query, *more]))]))

@@ -5,6 +5,8 @@ import { inWords } from "./numbers.js";
 import { fillTable } from "./numbers_table.js";
 import { stretch } from "./time_axis.js";
 
+const iso = (second) => encodeURIComponent(new Date(second * 1000).toISOString());
+
 export class Panel {
   #element;
   #spec;
@@ -84,10 +86,7 @@ export class Panel {
       .filter(({ within }) => within === null || now - to <= within)
       .map(({ label, url }) => {
         const link = document.createElement("a");
-        link.href = url.replace(/\{(from|to)_(date|time)\}/g, (_, edge, part) => {
-          const moment = new Date((edge === "from" ? from : to) * 1000).toISOString();
-          return part === "date" ? moment.slice(0, 10) : moment.slice(11, 19);
-        });
+        link.href = url.replace("{from}", iso(from)).replace("{to}", iso(to));
         link.textContent = label;
         return link;
       });
