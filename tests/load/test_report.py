@@ -9,7 +9,7 @@ from tests.load import vllm_case
 from tests.load.clients import SeenAnswer
 from tests.load.measurements import median_of, percentile
 from tests.load.report import Row, render_table
-from tests.load.vllm_case import VllmLoad, VllmMeasurement
+from tests.load.vllm_case import VllmFailure, VllmLoad, VllmMeasurement
 from tests.load.vllm_systems import serve_command
 
 
@@ -48,6 +48,24 @@ def test_ratio_is_taken_round_by_round() -> None:
     rounds = [measured("vllm serve", 100.0), measured("Headrace", 50.0)]
     rounds += [measured("Headrace", 150.0), measured("vllm serve", 200.0)]
     assert vllm_case.table_rows(load, rounds)[0].columns == [[100.0, 200.0], [50.0, 150.0], [0.5, 0.75]]
+
+
+def test_system_that_failed_has_a_line_and_only_ours_misses_the_target() -> None:
+    load = VllmLoad(Path("model"), concurrencies=(1, 32), modes=("seeded",))
+
+    def measured(system: str, concurrency: int) -> VllmMeasurement:
+        return VllmMeasurement(system, "seeded", concurrency, 10, 100, 50.0, 1.0, 1.0, 1.0, 1.0, {"engine": 500.0})
+
+    failures = [
+        VllmFailure("vllm serve", "seeded", 32, "its server ended"),
+        VllmFailure("Headrace", "seeded", 1, "odd"),
+    ]
+    rows = vllm_case.table_rows(load, [measured("vllm serve", 1), measured("Headrace", 32)], failures)
+    labels = [row.label for row in rows]
+    assert "seeded, c=32  vllm serve FAILED: its server ended" in labels
+    assert "seeded, c=1  Headrace FAILED: odd" in labels
+    judged = {row.label.split("  ")[0]: row.is_missed for row in rows if row.target}
+    assert judged == {"seeded, c=1": True}
 
 
 def test_bare_server_gets_the_arguments_of_the_workers_engine() -> None:
