@@ -10,7 +10,7 @@ class Loads:
     """By signal; None where it does not count or is not known."""
 
     requests: float | None = None
-    """Requests per second of what the workers serve; where that was never measured, places that are taken."""
+    """Requests per second of what the workers serve, or places that are taken, whichever is more."""
     queue: float | None = None
     ttft: float | None = None
     kv: float | None = None
@@ -30,11 +30,11 @@ class Loads:
 def loads_of(policy: PolicyTerms, sample: Sample, factor: float = 1.0) -> Loads:
     """Returns the shares; `factor` is how many times the load counts."""
     capacity = policy.worker_requests_per_second or sample.worker_capacity or 0.0
-    requests: float | None = None
+    # Long answers run on when nothing comes any more, so what is taken counts beside what comes.
+    shares = [(sample.running + sample.waiting) / sample.places] if sample.places else []
     if sample.ready and capacity and sample.requests_per_second is not None:
-        requests = sample.requests_per_second / (capacity * sample.ready)
-    elif sample.places:
-        requests = (sample.running + sample.waiting) / sample.places
+        shares.append(sample.requests_per_second / (capacity * sample.ready))
+    requests = max(shares, default=None)
     expected = sample.waiting / (capacity * sample.ready) if sample.ready and capacity else 0.0
     # Who waits still is in no percentile yet.
     queue = max(sample.queue_p95 or 0.0, expected) / policy.queue_goal_seconds if policy.queue_goal_seconds else None

@@ -197,7 +197,7 @@ class Migration(migrations.Migration):
                     "worker_requests_per_second",
                     models.FloatField(
                         default=0.0,
-                        help_text="0: as measured while requests waited; until then, places that are taken count.",
+                        help_text="0: as measured while requests waited. Places that are taken count beside it.",
                         validators=[
                             django.core.validators.MinValueValidator(0.0),
                             django.core.validators.MaxValueValidator(1000000.0),

@@ -101,7 +101,7 @@ class AutoscalePolicy(ExportModelOperationsMixin("autoscale_policy"), models.Mod
         _("requests/s of one worker"),
         default=0.0,
         validators=[MinValueValidator(0.0), MaxValueValidator(1e6)],
-        help_text=_("0: as measured while requests waited; until then, places that are taken count."),
+        help_text=_("0: as measured while requests waited. Places that are taken count beside it."),
     )
     time_zone = models.CharField(
         max_length=64, default="UTC", help_text=_("Clock of the schedule, e.g. Europe/Zurich.")

@@ -25,7 +25,7 @@ def sample(at: datetime, load: float, workers: int = 1, **values: Any) -> Sample
             at=at,
             workers=workers,
             ready=workers,
-            running=round(load * workers * PLACES),
+            running=int(load * workers * PLACES),
             places=workers * PLACES,
             requests_per_second=load * workers,
             worker_capacity=1.0,
@@ -82,8 +82,9 @@ def test_first_tokens_that_take_their_time_do_not_keep_idle_workers() -> None:
     assert decided(policy, history(1800, 0.1, 2, ttft_p95=0.45), current=2).rule is Rule.SCALE_OUT
 
 
-def test_load_without_measured_capacity_is_that_of_the_places() -> None:
-    decision = decided(PolicyTerms(), history(300, 0.9, worker_capacity=None))
+@pytest.mark.parametrize("values", [{"worker_capacity": None}, {"requests_per_second": 0.0}])
+def test_places_that_are_taken_count_beside_what_comes(values: dict[str, Any]) -> None:
+    decision = decided(PolicyTerms(), history(300, 0.9, **values))
     assert decision.inputs["loads"] == {"requests": 0.9, "queue": 0.0}
     assert decision.rule is Rule.SCALE_OUT
 
