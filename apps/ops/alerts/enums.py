@@ -44,7 +44,7 @@ class FleetFigure(models.TextChoices):
     WORKERS_READY = "workers_ready", "Workers that are ready"
     WORKERS_BROKEN = "workers_broken", "Workers that cannot work"
     KV_CACHE_USAGE = "kv_cache_usage", "KV cache in use, fullest worker (0 to 1)"
-    MEMORY_USAGE = "memory_usage", "Memory in use, fullest worker's machine or GPU (0 to 1)"
+    MEMORY_USAGE = "memory_usage", "Memory in use, fullest worker's machine (0 to 1)"
 
 
 class Direction(models.TextChoices):

@@ -56,7 +56,7 @@ class ServiceObjective(models.Model):
             models.CheckConstraint(condition=Q(window_days__range=(1, 90)), name="objective_window_is_kept"),
             models.CheckConstraint(
                 condition=Q(indicator=Indicator.ERRORS, goal_seconds__isnull=True)
-                | (~Q(indicator=Indicator.ERRORS) & Q(goal_seconds__gt=0)),
+                | (~Q(indicator=Indicator.ERRORS) & Q(goal_seconds__isnull=False, goal_seconds__gt=0)),
                 name="objective_durations_have_goals",
                 violation_error_message=_("A duration needs a goal in seconds; errors have none."),
             ),
