@@ -17,6 +17,8 @@ SOAK = "soak"
 _PLANS = {row.name: row for row in ROWS}
 USUAL_MINUTES = 55.0
 """For all rows: `make bench` in a fresh clone makes its environment before, in two or three."""
+_QUICK_SECONDS, _QUICK_SHARE = 45.0, 0.4
+"""Of a row in its short form: so long, or such a part of its time."""
 _END_SECONDS = 5.0
 """Kept for what comes after the last row."""
 
@@ -134,7 +136,7 @@ class Bench:
         if name == SOAK and (self._options.soak_minutes or self._options.quick):
             return float(self._options.soak_minutes or 0.5) * 60 + 6
         if self._options.quick:
-            return min(plan.seconds, 70.0)
+            return min(plan.seconds, max(_QUICK_SECONDS, plan.seconds * _QUICK_SHARE))
         return plan.seconds * max(1.0, (self._options.rounds or 1) / plan.rounds)
 
     @property

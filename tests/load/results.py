@@ -13,6 +13,7 @@ from tests.load.table_text import aligned, markdown_lines
 
 DONE, FAILED, TOO_LONG, LEFT_OUT = "done", "FAILED", "TOOK TOO LONG", "left out"
 _LONGEST_NOTE = 90
+_VERDICTS = {"-": "no verdict", "": "no verdict"}
 MOST_OTHERS = 0.05
 """Cores that processes outside the bench may use, or that the hypervisor may take, while a row is measured."""
 
@@ -78,7 +79,10 @@ class RowResult(Struct, frozen=True):
             # Also a row that has some of its figures met nothing.
             return [[self.case, self.name, "the whole row", "-", "", f"{self.state}: {self.remark}"]]
         mark = " (disturbed)" if self.disturbed else ""
-        return [[self.case, self.name, one.what, one.figure, one.target, f"{one.verdict}{mark}"] for one in judged]
+        return [
+            [self.case, self.name, one.what, one.figure, one.target, f"{_VERDICTS.get(one.verdict, one.verdict)}{mark}"]
+            for one in judged
+        ]
 
 
 class Results:
