@@ -30,16 +30,16 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         gateway = await current_gateway()
         await _route(exchange, gateway)
     except ClientDisconnectedError:
-        log.debug("client_left", request_id=exchange.request_id)
+        log.debug("client_left", request_id=exchange.request_id, stream_id=exchange.stream_id)
     except HeadraceError as error:
         await _refuse(exchange, error)
     except RedisError as error:
-        log.warning("store_unreachable", request_id=exchange.request_id, error=str(error))
+        log.warning("store_unreachable", request_id=exchange.request_id, stream_id=exchange.stream_id, error=str(error))
         await _refuse(exchange, DependencyUnavailableError("The stream store does not answer; try again."))
     except ConnectionError:
-        log.debug("client_gone", request_id=exchange.request_id)
+        log.debug("client_gone", request_id=exchange.request_id, stream_id=exchange.stream_id)
     except Exception:
-        log.exception("request_failed", request_id=exchange.request_id)
+        log.exception("request_failed", request_id=exchange.request_id, stream_id=exchange.stream_id)
         await _refuse(exchange, ServerError(f"The server failed to handle the request ({exchange.request_id})."))
 
 

@@ -21,11 +21,13 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, part_of, refusals_counted, series_of
 from apps.streams.limits import QueueNews
 from apps.streams.services import StartedStream, StreamOptions, stream_leave, stream_start
+from apps.streams.traces import Trace
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.errors import HeadraceError, InvalidRequestError, StreamCancelledError
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, StreamState
 from headrace_wire.request_queue import Idempotency
+from headrace_wire.snapshot import DeploymentConfig
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +60,25 @@ async def _serve(
 ) -> None:
     deployment = gateway.config.deployment(caller, request.model)
     limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
+    with gateway.traces.request(
+        dict(exchange.scope["headers"]),
+        model=deployment.name,
+        tenant_id=caller.tenant.id,
+        sampling=request.sampling(),
+        arrived_at=exchange.started_at,
+    ) as trace:
+        await _answer(exchange, gateway, caller, request, deployment, idempotency, trace)
+
+
+async def _answer(
+    exchange: Exchange,
+    gateway: Gateway,
+    caller: Caller,
+    request: ChatCompletionRequest,
+    deployment: DeploymentConfig,
+    idempotency: Idempotency | None,
+    trace: Trace,
+) -> None:
     key = series_of(caller, deployment.name)
     with refusals_counted(gateway.latencies, key):
         started = await stream_start(
@@ -73,9 +94,12 @@ async def _serve(
                 priority=request.priority,
                 prompt_cache=request.prompt_cache,
                 cache=cache_controls(request.cache, exchange.header(b"cache-control"), request.user),
+                traceparent=trace.traceparent,
             ),
             on_wait=partial(_tell_place, exchange) if request.stream else None,
         )
+    exchange.stream_id = started.stream_id
+    trace.admitted(started.stream_id)
     reading = LatencyReading(gateway.latencies, key, part_of(started), arrived_at=exchange.started_at)
     exchange.headers += [
         (b"x-headrace-stream-id", started.stream_id.encode()),
@@ -96,6 +120,7 @@ async def _serve(
         await pump(exchange, gateway, request, started, follower, answer)
     finally:
         answer.close()
+        trace.answered(answer)
         stream_leave(
             gateway=gateway,
             tenant=caller.tenant,

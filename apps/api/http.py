@@ -43,6 +43,8 @@ class Exchange:
         self.started_at = time.perf_counter()
         """Monotonic; where the request's durations start."""
         self.request_id = f"req-{secrets.token_hex(8)}"
+        self.stream_id = ""
+        """Of the stream that the request became, for what is logged about it."""
         self.headers: list[Header] = []
         """Headers that every answer of this exchange carries."""
         self.answered = False

@@ -22,8 +22,10 @@ from apps.streams.latency_reading import LatencyReading, part_of, reading_of_res
 from apps.streams.limits import QueueNews
 from apps.streams.services import CacheWord, StreamOptions, stream_attach, stream_leave, stream_start
 from apps.streams.subscription import Subscription
+from apps.streams.traces import Trace
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
 from headrace_wire.messages import AnyLogEntry, Delta, Started
+from headrace_wire.snapshot import DeploymentConfig
 
 log = structlog.get_logger(__name__)
 
@@ -100,10 +102,20 @@ class StreamPump:
                 stream_leave(gateway=self._gateway, tenant=self._caller.tenant, subscription=self._subscription)
 
     async def _serve(self) -> None:
-        if isinstance(self._frame, Generate):
-            follower, deployment, reading = await self._start(self._frame)
-        else:
-            follower, deployment, reading = await self._resume(self._frame)
+        if not isinstance(self._frame, Generate):
+            await self._follow(*await self._resume(self._frame), None)
+            return
+        deployment = self._gateway.config.deployment(self._caller, self._frame.model)
+        with self._gateway.traces.request(
+            dict(self._scope.get("headers", ())),
+            model=deployment.name,
+            tenant_id=self._caller.tenant.id,
+            sampling=self._frame.sampling(),
+            arrived_at=self._arrived_at,
+        ) as trace:
+            await self._follow(*await self._start(self._frame, deployment, trace), trace)
+
+    async def _follow(self, follower: Follower, deployment: str, reading: LatencyReading, trace: Trace | None) -> None:
         assert self.stream_id is not None  # noqa: S101 - set by both branches above
         writer = FrameWriter(self.stream_id, self._frame.ref)
         was_drafted = self._gateway.drafts.was_hit(self.stream_id)
@@ -124,6 +136,8 @@ class StreamPump:
                 await self._write(writer, answer, entries)
         finally:
             answer.close()
+            if trace is not None:
+                trace.answered(answer)
 
     def _live_frame(self, writer: FrameWriter, answer: Answer, entry: Delta) -> bytes | None:
         if self._is_slow(entry.seq):
@@ -144,8 +158,9 @@ class StreamPump:
             self._answer.timed_out()
         self._on_stall()
 
-    async def _start(self, frame: Generate) -> tuple[Follower, str, LatencyReading]:
-        deployment = self._gateway.config.deployment(self._caller, frame.model)
+    async def _start(
+        self, frame: Generate, deployment: DeploymentConfig, trace: Trace
+    ) -> tuple[Follower, str, LatencyReading]:
         key = series_of(self._caller, deployment.name)
         with refusals_counted(self._gateway.latencies, key):
             started = await stream_start(
@@ -159,12 +174,14 @@ class StreamPump:
                     priority=frame.priority,
                     prompt_cache=frame.prompt_cache,
                     cache=cache_controls(frame.cache, None, frame.user),
+                    traceparent=trace.traceparent,
                 ),
                 on_wait=self._tell_place,
             )
         reading = LatencyReading(self._gateway.latencies, key, part_of(started), arrived_at=self._arrived_at)
         self.stream_id, self._subscription = started.stream_id, started.subscription
         self._cache = started.cache.word
+        trace.admitted(started.stream_id)
         await self._send(FrameWriter(started.stream_id, frame.ref).place(started.place))
         follower = Follower(
             self._gateway,

@@ -25,6 +25,7 @@ from apps.streams.presence import Presence
 from apps.streams.rendering import Renderers
 from apps.streams.response_recorder import ResponseRecorder
 from apps.streams.subscription import Subscription
+from apps.streams.traces import traces_begin
 from apps.streams.waiting_room import Waiting, WaitingRoom
 from headrace_guard.policy_store import PolicyStore
 from headrace_wire import redis_keys
@@ -67,6 +68,7 @@ class Gateway:
         limit: StreamLimit | None = None,
         connections: ConnectionLimit | None = None,
         prefer_seconds: float = PREFER_SECONDS,
+        is_traced: bool = False,
     ) -> None:
         self.secret = secret_key.encode()
         self.lease_seconds = lease_seconds
@@ -115,6 +117,7 @@ class Gateway:
         self._cancelling: set[asyncio.Task[None]] = set()
         self._delivery_task: asyncio.Task[None] | None = None
         self._new_incarnation()
+        self.traces = traces_begin(self.incarnation, is_on=is_traced)
 
     def _new_incarnation(self) -> None:
         self.incarnation = new_incarnation(GATEWAY_KIND)
@@ -188,6 +191,7 @@ class Gateway:
         with suppress(RedisError):
             await self.redis.zadd(redis_keys.incarnations_key(), {self.incarnation: 1}, xx=True)
             await self._presence.bury([self.incarnation])
+        await self.traces.close()
         await self.functions.aclose()
         await self.redis.aclose()
 

@@ -19,6 +19,7 @@ DEVELOPMENT_SECRET_KEY = "development-only-not-a-secret"  # noqa: S105
 
 _SETTINGS = ("development", "test", "production")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
+_OTLP_SCHEMES = ("http", "https")
 _EMAIL_SCHEMES = ("smtp", "smtps")
 _DATABASE_SCHEMES = ("postgres", "postgresql", "sqlite")
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -69,6 +70,8 @@ class Environment:
     """How to reach Kubernetes; None: as a pod of its own cluster."""
     prefer_ms: int
     """How long a waiting stream is left to the worker that holds its prompt's beginning; 0 leaves none."""
+    otlp_endpoint: str = field(repr=False)
+    """Collector of traces, OTLP over HTTP; empty: requests are not traced."""
     soft_streams: int
     """Streams that one gateway serves at once; more wait in line."""
     max_streams: int
@@ -118,6 +121,7 @@ class Environment:
             autoscale_seconds=_seconds(source, "HEADRACE_AUTOSCALE_SECONDS", 15.0),
             kubeconfig=_folder(source, "HEADRACE_KUBECONFIG"),
             prefer_ms=_integer(source, "HEADRACE_PREFER_MS", 40, low=0, high=10_000),
+            otlp_endpoint=_url(source, "OTEL_EXPORTER_OTLP_ENDPOINT", _OTLP_SCHEMES, ""),
             soft_streams=_integer(source, "HEADRACE_SOFT_STREAMS", 1024, low=1, high=1_000_000),
             max_streams=_integer(source, "HEADRACE_MAX_STREAMS", 2048, low=1, high=1_000_000),
             user_connections=_integer(source, "HEADRACE_USER_CONNECTIONS", 64, low=1, high=1_000_000),

@@ -140,6 +140,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     prompt_cache: PromptCacheUse | None = None
     adapter: AdapterUse | None = None
     """LoRA weights over the model; always the server's word, as no field of a caller leads here."""
+    traceparent: str = ""
+    """The gateway's span (W3C Trace Context); empty where nobody collects spans."""
 
 
 # ---- the token log

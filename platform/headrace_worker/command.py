@@ -3,14 +3,12 @@
 import argparse
 import asyncio
 import gc
-import logging
 import signal
 import sys
 from collections.abc import Sequence
 
 import msgspec
 
-from headrace_wire.api_key import redact
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from headrace_worker.checking import check, check_adapter_files
 from headrace_worker.config import InvalidEnvironmentError, WorkerConfig
@@ -21,6 +19,7 @@ from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.process_guard import guard_spawned_children
 from headrace_worker.simulated_engine import SimulatedEngine
 from headrace_worker.worker import Worker
+from headrace_worker.worker_log import set_up_logging
 
 GC_THRESHOLDS = (10_000, 5, 20)
 """As a gateway's: each token leaves one list, of what may have to be logged again, and no cycle."""
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InvalidEnvironmentError as error:
         sys.stderr.write(f"headrace_worker: {error}\n")
         return 2
-    _set_up_logging(config.log_level)
+    set_up_logging(config.log_level, as_json=config.log_json)
     guard_spawned_children()
 
     def create(deployment: DeploymentConfig) -> Engine:
@@ -108,16 +107,3 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", help="override the deployment's model (path or Hugging Face id)")
     return parser
-
-
-class _Formatter(logging.Formatter):
-    """One line per event; API keys never stand in it."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
-
-
-def _set_up_logging(level: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])

@@ -53,6 +53,7 @@ class WorkerConfig:
     metrics_port: int = 0
     """Loopback port of the Prometheus metrics; 0 for none."""
     log_level: str = "INFO"
+    log_json: bool = False
 
     @classmethod
     def read(cls, deployment: str, environ: Mapping[str, str] | None = None) -> Self:
@@ -78,6 +79,7 @@ class WorkerConfig:
             restart_seconds=_seconds(source, "HEADRACE_ENGINE_RESTART_SECONDS", 1.0),
             metrics_port=_port(source, "HEADRACE_METRICS_PORT"),
             log_level=_log_level(source),
+            log_json=_flag(source, "HEADRACE_LOG_JSON"),
         )
 
 
@@ -153,6 +155,13 @@ def _port(source: Mapping[str, str], name: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise InvalidEnvironmentError(name, "must be a port, or 0 for none.")
     return int(text)
+
+
+def _flag(source: Mapping[str, str], name: str) -> bool:
+    text = source.get(name, "").strip().lower() or "0"
+    if text not in {"0", "1", "false", "true", "no", "yes", "off", "on"}:
+        raise InvalidEnvironmentError(name, "must be 1 or 0.")
+    return text in {"1", "true", "yes", "on"}
 
 
 def _log_level(source: Mapping[str, str]) -> str:

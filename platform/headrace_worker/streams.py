@@ -138,6 +138,9 @@ class Streams:
         generation = Generation(claimed, owner=owner, emit=emit, traits=info.traits if info else EXACT_ENGINE)
         self._live[claimed.stream_id] = generation
         self._metrics.claimed(claimed)
+        if claimed.request.traceparent:
+            _, trace_id, *_ = claimed.request.traceparent.split("-")
+            log.info("claimed stream_id=%s trace_id=%s epoch=%d", claimed.stream_id, trace_id, claimed.epoch)
         if claimed.is_late:
             self._fail(generation, LATE)
             return

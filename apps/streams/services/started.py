@@ -53,3 +53,5 @@ class StreamOptions(Struct, frozen=True):
     """Name of the tenant's prompt cache whose messages go before the caller's."""
     cache: CacheControls = CacheControls()
     """What the caller says about kept answers."""
+    traceparent: str = ""
+    """The request's span."""

@@ -108,6 +108,7 @@ async def stream_start(
         guard=guarded.terms,
         prompt_cache=prompt_cache,
         adapter=deployment.adapter,
+        traceparent=options.traceparent,
     )
     prompt_tokens = len(prompt_ids) if prompt_ids is not None else most_tokens(conversation)
     sought = Sought(caller, deployment, request, options, guarded, consulted, prompt_tokens, on_wait)
