@@ -35,6 +35,12 @@ def notes_of(deployment: ModelDeployment) -> list[str]:
             " computed together. An answer that loses its engine goes on inexactly, or fails where the tenant forbids"
             " that."
         ))  # fmt: skip
+    if engine_args.get("enable_lora"):
+        notes.append(_(
+            "LoRA adapters: each place in a batch takes memory for matrices of the largest rank in every layer, used or"
+            " not, and all requests are a little slower. Requests of more adapters than there are places wait for each"
+            " other."
+        ))  # fmt: skip
     if engine_args.get("enable_prefix_caching") is False:
         notes.append(_("No prefix cache: prompts, pinned prefixes and drafts are computed anew for each request."))
     return notes + _notes_of_devices(engine_args)
