@@ -24,7 +24,7 @@ RANGES: dict[str, tuple[timedelta, Any]] = {
 USUAL_RANGE = "1h"
 BEFORE = "before"
 COMPARED: dict[str, tuple[timedelta | None, Any]] = {
-    BEFORE: (None, _("the time before it")),
+    BEFORE: (None, _("the time before")),
     "day": (timedelta(days=1), _("a day earlier")),
     "week": (timedelta(days=7), _("a week earlier")),
 }

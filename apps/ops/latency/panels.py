@@ -133,7 +133,7 @@ TILES = (
     Tile("count.requests", _("Requests"), Unit.COUNT),
     Tile("share.errors", _("Errors"), Unit.SHARE),
     Tile("rate.tokens", _("Tokens"), Unit.PER_SECOND),
-    Tile("fleet.running", _("Streams running"), Unit.COUNT, is_of_fleet=True),
+    Tile("fleet.running", _("Running"), Unit.COUNT, is_of_fleet=True),
 )
 
 _LATENCY_PANELS = (

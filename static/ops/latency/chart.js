@@ -187,7 +187,7 @@ export class TimeChart {
           offset: false, // of a bar chart too: all charts begin at the same place
           grid: { display: false },
           afterBuildTicks: (axis) => {
-            const count = Math.max(3, Math.floor((axis.maxWidth || 600) / 80));
+            const count = Math.max(4, Math.floor((axis.maxWidth || 600) / 80));
             axis.ticks = timeTicks(axis.min, axis.max, count).map((value) => ({ value }));
           },
           ticks: {

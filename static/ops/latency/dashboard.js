@@ -44,6 +44,13 @@ function recall() {
       field.value = value;
     }
   }
+  showRange();
+}
+
+/** Brings the chosen range into sight where a narrow screen cuts their row off. */
+function showRange() {
+  const chosen = form.querySelector("input[name=range]:checked")?.parentElement, row = chosen?.parentElement;
+  if (row) row.scrollLeft = chosen.offsetLeft - (row.clientWidth - chosen.clientWidth) / 2;
 }
 
 /** Takes over what may be chosen now: a tenant has keys of its own, a deployment workers. */
@@ -152,4 +159,5 @@ logarithmic.checked = localStorage.getItem(LOGARITHMIC) === "1";
 logarithmic.addEventListener("change", setScale);
 setScale();
 onThemeChange(() => panels.forEach((panel) => panel.redraw()));
+showRange();
 source.ask();

@@ -64,12 +64,16 @@ export class NumbersSource {
     return told;
   }
 
+  /** Asks, at once or as soon as the last time is long enough ago. */
   #askIfDue() {
-    if (document.hidden || performance.now() - this.#askedAt < this.#everyMs / 2) return;
-    this.ask();
+    if (document.hidden || this.#everyMs === Infinity) return;
+    const wait = this.#askedAt + this.#everyMs / 2 - performance.now();
+    if (wait > 0) this.#askLater(wait);
+    else this.ask();
   }
 
   #askLater(milliseconds) {
+    clearTimeout(this.#timer);
     this.#timer = setTimeout(() => document.hidden || this.ask(), milliseconds);
   }
 }
