@@ -92,7 +92,8 @@ class Bench:
             self._waiting -= planned
         # What later rows do not need. A row beside the soak takes time from no other.
         spare = math.inf if is_beside else max(0.0, self._left - self._waiting - planned - _END_SECONDS)
-        limit = planned + max(60.0, planned / 2, min(planned + 60.0, spare))
+        patience = 3 * planned + 180.0 if math.isinf(spare) else planned + 60.0
+        limit = planned + max(60.0, planned / 2, min(patience, spare))
         until = time.monotonic() + min(limit, planned + spare)
         run = Run(self._options, self._placement, progress, self._results.plot_path, plan.rounds, until)
         progress(f"begins; {planned:.0f} s as planned, {limit:.0f} at most")
