@@ -5,6 +5,7 @@ filed later, in the slot in which it happened.
 """
 
 import asyncio
+import os
 import secrets
 import time
 from array import array
@@ -57,8 +58,8 @@ class TokenCounter:
         self.readers = 0
         """Who may still count in it."""
 
-    def gap(self, seconds: float) -> None:
-        """Count the time between two texts of a stream."""
+    def gap(self, seconds: float, tokens: int) -> None:
+        """Count the time between two texts of a stream, and the tokens of the second one."""
         if seconds < SHORTEST_SECONDS:
             bucket = 0
         elif seconds < LONGEST_SECONDS:
@@ -66,10 +67,12 @@ class TokenCounter:
         else:
             bucket = LAST_BUCKET
         counts = self._counts
-        if not counts[bucket]:
+        count = counts[bucket]
+        if not count:
             self._touched.append(bucket)
-        counts[bucket] += 1
+        counts[bucket] = count + 1
         self.sum_seconds += seconds
+        self.tokens += tokens
 
     def take(self) -> tuple[LogHistogram, int]:
         """Return gaps and tokens since the last time."""
@@ -107,7 +110,7 @@ class LatencyBook:
     def __init__(self, functions: Functions, *, clock: Callable[[], float] = time.time) -> None:
         self._functions = functions
         self._clock = clock
-        self._id = secrets.token_hex(6)
+        self._id = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._parts = 0
         self._slot = slot_of(clock())
         self._series: dict[SeriesKey, Summary] = {}

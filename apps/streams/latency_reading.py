@@ -13,10 +13,10 @@ worker's times are not known (the stream was left, or changed its worker) all of
 queue counts as PREFILL. TOTAL has answers that came to their own end only; TPOT all that did not fail.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from time import perf_counter
 
 from apps.streams.config_view import Caller
 from apps.streams.latency_book import LatencyBook, TokenCounter
@@ -88,7 +88,7 @@ class LatencyReading:
         self._book = book
         self._key = key
         self._part = part
-        self._admission = (time.perf_counter() if admitted_at is None else admitted_at) - arrived_at
+        self._admission = (perf_counter() if admitted_at is None else admitted_at) - arrived_at
         self._queue_seconds = 0.0
         self._attempt = 1
         self._ttft: float | None = None
@@ -110,7 +110,7 @@ class LatencyReading:
 
     def first_text(self, tokens: int) -> None:
         """Count the first text, which the transport has just taken."""
-        now = time.perf_counter()
+        now = perf_counter()
         self._counter = self._book.counter(self._key)
         self._counter.tokens += tokens
         self._last_at = now
@@ -127,12 +127,11 @@ class LatencyReading:
 
     def text(self, tokens: int) -> None:
         """Count one more text."""
-        now = time.perf_counter()
+        now = perf_counter()
         counter = self._counter
         if counter is None:
             counter = self._counter = self._book.counter(self._key)
-        counter.gap(now - self._last_at)
-        counter.tokens += tokens
+        counter.gap(now - self._last_at, tokens)
         self._last_at = now
 
     def stalled(self) -> None:
@@ -156,7 +155,7 @@ class LatencyReading:
         if ended is None:
             return
         if ended.state in _WHOLE:
-            summary.histogram(Measure.TOTAL).add(time.perf_counter() - self.arrived_at)
+            summary.histogram(Measure.TOTAL).add(perf_counter() - self.arrived_at)
         elif ended.state is StreamState.FAILED:
             summary.count(Tally.ERRORS)
             code = ended.error.code if ended.error is not None else ""

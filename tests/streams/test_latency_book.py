@@ -311,18 +311,18 @@ def test_a_token_allocates_nothing() -> None:
     counter = TokenCounter()
     gaps = [0.0, 0.004, 0.0041, 0.03, 2.0, 5000.0]
     for seconds in gaps:
-        counter.gap(seconds)
+        counter.gap(seconds, 1)
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for _ in range(1000):
             for seconds in gaps:
-                counter.gap(seconds)
+                counter.gap(seconds, 1)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert after - before < 200, "a number or two, whatever is counted"
-    histogram, _ = counter.take()
-    assert histogram.count == 1001 * len(gaps)
+    histogram, tokens = counter.take()
+    assert histogram.count == tokens == 1001 * len(gaps)
     assert histogram.quantile(0.5) == pytest.approx(0.0041, rel=0.01)
     assert not counter.take()[0].counts

@@ -50,6 +50,8 @@ class StoredSeries:
     """One part of one series in one slot."""
 
     slot: int
+    part: str
+    """Begins with the process id of the gateway that filed it."""
     key: SeriesKey
     packed: bytes
     """A `Summary`."""
@@ -106,7 +108,7 @@ def series_read(client: "Redis", *, start: int, end: int, deployment: str | None
         for field, packed in fields.items():
             parts = field.decode().split(_SEPARATOR)
             if len(parts) == 4:
-                yield StoredSeries(slot, SeriesKey(name, *parts[1:]), packed)
+                yield StoredSeries(slot, parts[0], SeriesKey(name, *parts[1:]), packed)
 
 
 def minutes_waiting(client: "Redis") -> dict[int, int]:
