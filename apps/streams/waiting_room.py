@@ -30,7 +30,7 @@ RISE_NOTICED = 0.1
 
 
 class RiseReason(StrEnum):
-    """Why a place became a later one."""
+    """Why a place became a later one, or, told at once, why nothing moves."""
 
     FAIR_SHARE = "fair_share"
     """Somebody came who was served less."""
@@ -40,6 +40,8 @@ class RiseReason(StrEnum):
     """The caller's own parallel requests are used up."""
     CAPACITY_LOST = "capacity_lost"
     """A worker has gone: it takes longer, and what it worked on may wait again, ahead."""
+    NO_WORKER = "no_worker"
+    """None runs: who waits has one started, where the deployment's autoscale policy lets it."""
 
 
 class Waiting:
@@ -70,7 +72,8 @@ class Waiting:
         """Return what admission knows, which its caller tells; position 0 where it knows nothing."""
         if place is None:
             return NO_PLACE
-        self._before, self.told = place, QueueNews(place.position, _eta(place))
+        reason = RiseReason.NO_WORKER if place.places <= 0 else ""
+        self._before, self.told = place, QueueNews(place.position, _eta(place), reason)
         if self.told.eta_seconds is not None:
             self._first = time.monotonic(), self.told.eta_seconds
         return self.told

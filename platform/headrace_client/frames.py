@@ -28,7 +28,7 @@ class Queued:
     eta_ms: tuple[float, float] | None = None
     """Earliest and latest, where the server can tell."""
     reason: str | None = None
-    """Why the position is a later one than before: fair_share, priority, own_limit, capacity_lost."""
+    """Why it is a later one than before (fair_share, priority, own_limit, capacity_lost); no_worker: none runs."""
 
 
 @dataclass(frozen=True, slots=True)

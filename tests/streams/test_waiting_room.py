@@ -55,6 +55,16 @@ def test_only_changes_are_told_and_a_rise_has_its_reason() -> None:
     assert len(woken) == 7
 
 
+@pytest.mark.parametrize("places", [0, -1])
+def test_who_finds_no_worker_is_told_so_and_then_that_one_came(places: int) -> None:
+    waiting = Waiting("strm-x", lambda: None)
+    first = waiting.begin(place(1, places=places))
+    assert (first.position, first.eta_seconds, first.reason) == (1, None, RiseReason.NO_WORKER)
+    waiting.look(place(1, places=4))
+    assert told(waiting) == (1, "")
+    assert waiting.begin(place(2, places=4)).reason == ""
+
+
 def test_a_time_is_told_as_a_range_once_it_was_measured() -> None:
     waiting = Waiting("strm-x", lambda: None)
     waiting.look(place(4, samples=MIN_SAMPLES - 1))

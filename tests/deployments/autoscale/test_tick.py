@@ -1,7 +1,6 @@
 """Ticks against a real Redis, database, supervisor socket and Kubernetes stand-in, at times of the test's own."""
 
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from threading import Barrier, Thread
@@ -41,7 +40,7 @@ def fleet(live_redis: Redis) -> Fleet:
 
 
 @pytest.fixture
-def supervisor(spawn: Spawn, tmp_path: Path, settings: Settings) -> Iterator[Path]:
+def supervisor(spawn: Spawn, tmp_path: Path, settings: Settings) -> Path:
     """A real supervisor whose workers sleep."""
     command = [sys.executable, "-m", "tests.launcher.supervised", "control", str(tmp_path)]
     spawn(command, name="control", ready="listening")
