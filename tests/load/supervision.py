@@ -182,7 +182,8 @@ def ended_by_signals() -> Iterator[None]:
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    # Under nohup, the end of the terminal is nothing to end by.
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
     before = [signal.signal(number, leave) for number in numbers]
     try:
         yield
