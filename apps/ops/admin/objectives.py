@@ -53,7 +53,7 @@ class ServiceObjectiveAdmin(ServiceAdmin):
     @display(description=_("Error budget left"))  # type: ignore[untyped-decorator]
     def budget_left(self, objective: ServiceObjective) -> str:
         """Returns the share that is left of the window up to now, and of how many requests."""
-        if objective.pk is None:
+        if not objective.pk:
             return _NOT_KNOWN
         try:
             budget = budget_of(objective, totals_until(timezone.now()))
@@ -64,7 +64,7 @@ class ServiceObjectiveAdmin(ServiceAdmin):
     @display(description=_("Burn rate, last hour"))  # type: ignore[untyped-decorator]
     def burn(self, objective: ServiceObjective) -> str:
         """Returns how fast the budget goes: 1 is as fast as it may."""
-        if objective.pk is None:
+        if not objective.pk:
             return _NOT_KNOWN
         try:
             return f"{burn_rate(objective, HOUR, totals_until(timezone.now())):.2g}"

@@ -73,7 +73,7 @@ def rule_advance(*, rule: AlertRule, readings: Sequence[Reading], at: datetime) 
 
 def _silences_at(rule: AlertRule, at: datetime) -> "partial[bool]":
     rows = AlertSilence.objects.filter(Q(rule=rule) | Q(rule__isnull=True), starts_at__lte=at, ends_at__gt=at)
-    silent = set(rows.values_list("deployment__name", flat=True))
+    silent: set[str | None] = set(rows.values_list("deployment__name", flat=True))
     return partial(_is_silent, silent)
 
 

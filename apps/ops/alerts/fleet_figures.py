@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
+from apps.deployments.autoscale.enums import AutoscaleMode
 from apps.deployments.enums import WorkerState
 from apps.deployments.fleet_mirror import registrations_read
-from apps.deployments.models import Worker
+from apps.deployments.models import AutoscalePolicy, Worker
 from apps.ops.alerts.enums import FleetFigure
 from apps.ops.latency.scopes import FleetPoint, LatencyScope, TimeRange
 from apps.ops.latency.selectors import fleet_series
@@ -39,7 +40,16 @@ def figures_read(deployments: Iterable[str], at: datetime) -> Mapping[str, Mappi
         point = _newest(name, at)
         if point is not None:
             found[name][FleetFigure.WAITING] = point.waiting
+    for name in _resting(names):
+        if not found[name].get(FleetFigure.WAITING) and not found[name][FleetFigure.WORKERS_READY]:
+            del found[name][FleetFigure.WORKERS_READY]
     return found
+
+
+def _resting(names: Iterable[str]) -> list[str]:
+    """Returns those that may have no worker while nothing waits: the autoscaler starts one then."""
+    policies = AutoscalePolicy.objects.filter(deployment__name__in=names, min_workers=0, mode=AutoscaleMode.ON)
+    return list(policies.values_list("deployment__name", flat=True))
 
 
 def _newest(deployment: str, at: datetime) -> FleetPoint | None:

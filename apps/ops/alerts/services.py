@@ -16,7 +16,7 @@ from apps.tenants.services import Actor, audit_record
 from apps.tenants.webhook_targets import webhook_secret_new, webhook_url_check
 from apps.usage.enums import Channel
 
-R = TypeVar("R", ServiceObjective, AlertRule, AlertReceiver, AlertSilence)
+R = TypeVar("R", bound=ServiceObjective | AlertRule | AlertReceiver | AlertSilence)
 
 _ACTIONS: dict[type[models.Model], tuple[AuditAction, AuditAction, AuditAction]] = {
     ServiceObjective: (AuditAction.OBJECTIVE_CREATED, AuditAction.OBJECTIVE_CHANGED, AuditAction.OBJECTIVE_DELETED),

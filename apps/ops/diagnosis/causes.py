@@ -34,12 +34,12 @@ class Cause(StrEnum):
     GATEWAY = "gateway"
 
     @property
-    def title(self) -> str:
+    def words(self) -> str:
         """For people."""
-        return _TITLES[self]
+        return _WORDS[self]
 
 
-_TITLES = {
+_WORDS = {
     Cause.CAPACITY: "Too little capacity",
     Cause.NO_WORKER: "No worker",
     Cause.COLD_START: "Cold start",

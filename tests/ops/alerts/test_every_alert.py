@@ -71,7 +71,7 @@ def minute_pass(redis: Redis, minute: int, at: datetime) -> None:
         kv_cache_usage=0.97 if is_bad else 0.2,
         memory_usage=0.95 if is_bad else 0.5,
     )
-    redis.hset(redis_keys.workers_key(), "w", codec.encode(info))  # type: ignore[arg-type]
+    redis.hset(redis_keys.workers_key(), "w", codec.encode(info))
     redis.zadd(redis_keys.incarnations_key(), {"w": (time.time() + 3600) * 1000})
     redis.delete(redis_keys.waiting_key("tiny"))
     if is_bad:

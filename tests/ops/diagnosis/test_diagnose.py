@@ -173,7 +173,7 @@ def test_of_two_causes_the_larger_one_comes_first() -> None:
 
 
 def test_too_little_is_not_compared() -> None:
-    slow = {"plus": {Measure.GUARD: 1.0}}
+    slow: dict[str, Any] = {"plus": {Measure.GUARD: 1.0}}
     assert diagnose(observe(requests=9, **slow), observe()) == []
     assert diagnose(observe(**slow), observe(requests=9)) == []
 
