@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from headrace_wire import fleet, snapshot
+from headrace_wire import batch, fleet, snapshot
 
 
 class EngineKind(models.TextChoices):
@@ -10,6 +10,15 @@ class EngineKind(models.TextChoices):
 
     VLLM = snapshot.EngineKind.VLLM, "vLLM"
     SIMULATED = snapshot.EngineKind.SIMULATED, "Simulated"
+
+
+class BatchControl(models.TextChoices):
+    """What moves the batch of a worker."""
+
+    OFF = batch.BatchControl.OFF, "Off: always the largest"
+    SHADOW = batch.BatchControl.SHADOW, "Shadow: only show what both rules would do"
+    CLASSIC = batch.BatchControl.CLASSIC, "By load: over 80 % halves it, below 30 % doubles it"
+    OBJECTIVES = batch.BatchControl.OBJECTIVES, "By the goals below"
 
 
 class Dtype(models.TextChoices):

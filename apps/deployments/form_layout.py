@@ -37,7 +37,8 @@ _FIELDSETS: Fieldsets = [
                 ("max_num_seqs", "max_num_batched_tokens"),
                 ("batch_min", "batch_max"),
                 ("performance_mode", "block_size"),
-                "batch_dynamic",
+                "batch_control",
+                ("batch_tpot_goal_seconds", "batch_ttft_goal_seconds"),
                 "prefills_drafts",
             ]
         },

@@ -24,7 +24,6 @@ PRESETS: tuple[dict[str, Any], ...] = (
         "fields": {
             "max_num_seqs": 16,
             "batch_max": "",
-            "batch_dynamic": True,
             "max_num_batched_tokens": 2048,
             "performance_mode": "interactivity",
             "gpu_memory_utilization": 0.9,
@@ -37,7 +36,6 @@ PRESETS: tuple[dict[str, Any], ...] = (
         "fields": {
             "max_num_seqs": 256,
             "batch_max": "",
-            "batch_dynamic": True,
             "max_num_batched_tokens": 16384,
             "performance_mode": "throughput",
             "gpu_memory_utilization": 0.95,
@@ -52,7 +50,6 @@ PRESETS: tuple[dict[str, Any], ...] = (
             "max_model_len": 4096,
             "max_num_seqs": 8,
             "batch_max": "",
-            "batch_dynamic": True,
             "max_num_batched_tokens": 2048,
             "performance_mode": "interactivity",
             "gpu_memory_utilization": 0.9,

@@ -5,6 +5,7 @@ from django.db.models import Q, QuerySet
 from apps.deployments.models import ModelDeployment
 from apps.deployments.prices import to_micros
 from apps.tenants.models import Tenant
+from headrace_wire.batch import BatchControl
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 
 
@@ -66,6 +67,8 @@ def deployment_config(
         inter_token_timeout_seconds=row.inter_token_timeout_seconds,
         batch_min=row.batch_min,
         batch_max=row.batch_max,
-        batch_dynamic=row.batch_dynamic,
+        batch_control=BatchControl(row.batch_control),
+        batch_tpot_goal_seconds=row.batch_tpot_goal_seconds,
+        batch_ttft_goal_seconds=row.batch_ttft_goal_seconds,
         prefills_drafts=row.prefills_drafts,
     )

@@ -5,6 +5,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from headrace_wire.adapters import AdapterReport
+from headrace_wire.batch import BatchReport
 from headrace_wire.messages import ChatTurn
 
 
@@ -80,6 +81,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     rss_bytes: int = 0
     """Memory of the worker and its engine's processes; 0 where that was not read yet."""
     gpu: GpuReading | None = None
+    batch: BatchReport | None = None
 
 
 class GatewayInfo(Struct, frozen=True, omit_defaults=True):

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from headrace_wire.adapters import SEPARATOR, AdapterConfig, AdapterUse
+from headrace_wire.batch import BatchControl
 from headrace_wire.guard_policy import ExcerptRetention, GuardAttachment
 from headrace_wire.messages import Inexact
 from headrace_wire.prompt_caches import PromptCacheConfig
@@ -156,8 +157,9 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     batch_min: int = 1
     batch_max: int | None = None
     """Upper bound of concurrently running requests a worker claims; None takes `max_num_seqs`."""
-    batch_dynamic: bool = True
-    """Let the worker move between the bounds by measured TPOT; otherwise it always fills up to `batch_max`."""
+    batch_control: BatchControl = BatchControl.OFF
+    batch_tpot_goal_seconds: float = 0.05
+    batch_ttft_goal_seconds: float = 0.5
     prefills_drafts: bool = True
     """Whether prompts are computed while they are still being typed."""
     adapter: AdapterUse | None = None

@@ -92,6 +92,7 @@ class EngineHost:
         while True:
             self.deployment = deployment = await self._watch.wait()
             self._streams.places.batch_max = deployment.batch_max
+            self._streams.batch.configure(deployment)
             await self._run_once(deployment)
 
     async def shutdown(self) -> None:
@@ -201,10 +202,13 @@ class EngineHost:
     async def _follow_limit(self, engine: Engine, info: EngineInfo) -> None:
         """Apply the deployment's batch bound while the engine runs; everything else waits for the next start."""
         while True:
-            slots = self._streams.places.slots
+            places = self._streams.places
+            slots = min(self.max_num_seqs, places.batch_max or self.max_num_seqs)
             engine.limit(slots + spare_places(slots) if slots else info.max_num_seqs)
-            self._streams.places.changed.set()
-            self._streams.places.batch_max = (await self._watch.wait_change()).batch_max
+            places.changed.set()
+            deployment = await self._watch.wait_change()
+            places.batch_max = deployment.batch_max
+            self._streams.batch.configure(deployment)
 
     async def _answer_warm_ups(self, engine: Engine, info: EngineInfo) -> None:
         while True:

@@ -4,6 +4,7 @@ import logging
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from headrace_wire.batch import BatchReport
 from headrace_wire.messages import Ended
 from headrace_wire.request_queue import Claimed
 from headrace_wire.timing import TPOT_BUCKETS_SECONDS, TTFT_BUCKETS_SECONDS, tpot_seconds
@@ -45,6 +46,12 @@ class WorkerMetrics:
             registry=registry,
         ).set_function(memory_usage)
         self._live = Gauge("headrace_worker_streams", "Streams worked on.", registry=registry)
+        self._batch_limit = Gauge(
+            "headrace_worker_batch_limit",
+            "Streams that may run at once, and how many each rule of the dynamic batch would let.",
+            ["rule"],
+            registry=registry,
+        )
         self._held = Gauge("headrace_worker_streams_held", "Streams out of credit.", registry=registry)
         self._spilled = Gauge(
             "headrace_worker_streams_spilled", "Streams out of credit and out of the KV cache.", registry=registry
@@ -124,6 +131,11 @@ class WorkerMetrics:
         self._held.set(stats.num_requests_held)
         self._spilled.set(stats.num_requests_spilled)
         self._checkpoints.take(stats.checkpoints)
+
+    def batch(self, report: BatchReport) -> None:
+        """Show the batch limit and what the rules say."""
+        for rule, limit in (("in_force", report.limit), ("classic", report.classic), ("objectives", report.objectives)):
+            self._batch_limit.labels(rule).set(limit)
 
     def engine_started(self, outcome: str) -> None:
         """Count an attempt to start the engine; `outcome` is `ready`, `refused` or `failed`."""

@@ -24,6 +24,8 @@ class Places:
         self._engine_slots = 0
         self.batch_max: int | None = None
         """The deployment's bound of concurrent requests, below what the engine could run."""
+        self.controlled: int | None = None
+        """Likewise, where it moves (`batch_control`)."""
         self.is_closed = False
         """Nothing is claimed, whatever is free."""
         self.changed = asyncio.Event()
@@ -38,7 +40,8 @@ class Places:
     @property
     def slots(self) -> int:
         """How many streams run at once, spare places apart; 0 without an engine."""
-        return min(self._engine_slots, self.batch_max or self._engine_slots)
+        most = self._engine_slots
+        return min(most, self.batch_max or most, self.controlled or most)
 
     @property
     def room(self) -> int:

@@ -15,6 +15,7 @@ from headrace_wire.prefix_index import PrefixIndex
 from headrace_wire.request_queue import Claimed, RequestQueue
 from headrace_wire.token_log import TokenLog
 from headrace_worker.adapter_shelf import AdapterShelf
+from headrace_worker.batch_control import DynamicBatch
 from headrace_worker.checkpoint_disposal import CheckpointDisposal
 from headrace_worker.config import HoldLimits
 from headrace_worker.deadlines import Deadlines
@@ -70,6 +71,7 @@ class Streams:
         self._showing = Showing(queue, self._tasks)
         self._holds = Holds(limits, show=self._showing.states, suspend=self._suspend)
         self.places = Places(self._live, self._holds)
+        self.batch = DynamicBatch(self._live, self.places)
         self._judging = Judging(guarding.judges, self._tasks, guarding.metrics, judged=self._judged)
         self._deadlines = Deadlines(self._waiting_for_tokens, self._end_stalled)
 
@@ -80,6 +82,7 @@ class Streams:
                 self._tasks.create_task(self.publisher.run(), name="publisher")
                 self._tasks.create_task(self._deadlines.run(), name="deadlines")
                 self._tasks.create_task(self._holds.run(), name="holds")
+                self._tasks.create_task(self.batch.run(), name="batch")
                 self._tasks.create_task(self._guarding.interventions.run(), name="interventions")
         finally:
             if self._checkpoints is not None:
@@ -111,7 +114,9 @@ class Streams:
     def consider(self, stats: EngineStats) -> None:
         """Take note of what the engine says of itself."""
         self._holds.consider(stats)
+        self.batch.consider(stats)
         self._metrics.engine_load(len(self._live), stats)
+        self._metrics.batch(self.batch.report)
 
     def _adapters_in_use(self) -> set[str]:
         return {one.request.adapter.key for one in self._live.values() if one.request.adapter is not None}
@@ -367,6 +372,7 @@ class Streams:
             self.held_prefixes.ended(generation.request)
         if is_ours and generation.ended is not None:
             self._metrics.ended(generation.ended, new_tokens=generation.new_tokens)
+            self.batch.ended(generation)
             self._metrics.prompt_caches.ended(generation.request, generation.ended)
             if generation.guard is not None and generation.times.first_text_at:
                 self._guarding.metrics.held_back(generation.ended.timings.guard_time)

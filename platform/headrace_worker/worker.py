@@ -194,6 +194,7 @@ class Worker:
             last_error=host.last_error,
             config_version=self._watch.version,
             num_streams=len(self._streams),
+            batch=self._streams.batch.report,
             drain_reason=order.reason if order is not None else "",
             drain_until=self._draining.until if order is not None else 0.0,
             is_leaving=order is not None and order.leave,

@@ -10,12 +10,13 @@ from django.utils.translation import gettext_lazy as _
 from django_prometheus.models import ExportModelOperationsMixin
 
 from apps.deployments.engine_args import EngineArgsError, engine_args_parse
-from apps.deployments.enums import Dtype, EngineKind, WorkerState
+from apps.deployments.enums import BatchControl, Dtype, EngineKind, WorkerState
 from apps.tenants.models import Tenant
 
 _PAST_STATES = [WorkerState.ENDED, WorkerState.LOST]
 _LIVE_STATES = [state for state in WorkerState if state not in _PAST_STATES]
 _SECONDS = (MinValueValidator(1.0), MaxValueValidator(3600.0))
+_GOAL_SECONDS = [MinValueValidator(0.001), MaxValueValidator(600.0)]
 _PRICE = (MinValueValidator(0),)
 
 
@@ -75,10 +76,27 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         validators=[MinValueValidator(1)],
         help_text=_("Requests that a worker takes at most. Empty: as many as it can run."),
     )
-    batch_dynamic = models.BooleanField(
-        _("dynamic batching"),
-        default=True,
-        help_text=_("The worker moves between the two bounds by the measured time per token. Off: always the largest."),
+    batch_control = models.CharField(
+        _("dynamic batch"),
+        max_length=16,
+        choices=BatchControl,
+        default=BatchControl.OFF,
+        help_text=_(
+            "What moves each worker's batch between the two. Watch what the rules would do first (shadow): the latency"
+            " page and the worker's metrics show it. Running answers are never stopped for it."
+        ),
+    )
+    batch_tpot_goal_seconds = models.FloatField(
+        _("goal for a token (s)"),
+        default=0.05,
+        validators=_GOAL_SECONDS,
+        help_text=_("Time per output token that nine of ten streams are to have."),
+    )
+    batch_ttft_goal_seconds = models.FloatField(
+        _("goal for the first token (s)"),
+        default=0.5,
+        validators=_GOAL_SECONDS,
+        help_text=_("From admission; a larger batch helps where it is missed and tokens come quickly enough."),
     )
     prefills_drafts = models.BooleanField(
         _("computes drafts"),
@@ -173,6 +191,9 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         verbose_name = _("deployment")
         constraints = [
             models.CheckConstraint(condition=Q(engine__in=EngineKind.values), name="deployment_engine_known"),
+            models.CheckConstraint(
+                condition=Q(batch_control__in=BatchControl.values), name="deployment_batch_control_known"
+            ),
             models.CheckConstraint(condition=Q(max_num_seqs__gte=1), name="deployment_max_num_seqs_positive"),
             models.CheckConstraint(
                 condition=Q(batch_min__gte=1) & (Q(batch_max__isnull=True) | Q(batch_max__gte=F("batch_min"))),

@@ -1,7 +1,7 @@
 """Arithmetic of fleet samples: from samples to rows of workers and deployments, to longer spans and to points.
 
-A figure is a sum over workers (streams, bytes, watts), a mean (shares, clocks) or the most there was; over time all are
-means but the most. What nobody could tell is None and does not count.
+A figure is a sum over workers (streams, bytes, watts), a mean (shares, clocks, batches) or the most there was; over
+time all are means but the most. What nobody could tell is None and does not count.
 """
 
 from collections import defaultdict
@@ -18,13 +18,15 @@ SUMS = (
     *("workers", "running", "held", "suspended", "spilled", "waiting", "waiting_most", "tokens"),
     *("rss_bytes", "gpu_memory_bytes", "gpu_power_watts"),
 )
-MEANS = ("kv_cache_usage", "prefix_hit_rate", "gpu_utilization", "gpu_bandwidth", "gpu_clock_mhz")
+BATCHES = ("batch_limit", "batch_classic", "batch_objectives")
+MEANS = ("kv_cache_usage", "prefix_hit_rate", "gpu_utilization", "gpu_bandwidth", "gpu_clock_mhz", *BATCHES)
 MOSTS = ("kv_cache_usage_most",)
 NAMES = (*SUMS, *MEANS, *MOSTS)
 _MOST_OVER_TIME = frozenset({"waiting_most", *MOSTS})
 _ALWAYS = frozenset(NAMES) - {
     *("prefix_hit_rate", "rss_bytes", "gpu_utilization", "gpu_bandwidth", "gpu_memory_bytes"),
     *("gpu_clock_mhz", "gpu_power_watts"),
+    *BATCHES,
 }
 """Never None."""
 
@@ -91,6 +93,7 @@ def _of_worker(worker: WorkerSample, earlier: WorkerSample | None, seconds: floa
         "gpu_memory_bytes": float(gpu.memory_bytes) if gpu else None,
         "gpu_clock_mhz": gpu.clock_mhz if gpu else None,
         "gpu_power_watts": gpu.power_watts if gpu else None,
+        **{name: float(batch) or None for name, batch in zip(BATCHES, worker.batches, strict=True)},
     }
 
 

@@ -250,6 +250,19 @@ _FLEET_PANELS = (
         top=1.0,
     ),
     Panel(
+        name="batch",
+        title=_("Batch of a worker"),
+        about=_("Streams that may run at once, and how many each rule of the dynamic batch would let."),
+        unit=Unit.COUNT,
+        lines=[
+            _fleet("batch_limit", _("In force"), "one"),
+            _fleet("batch_classic", _("Classic rule"), "two"),
+            _fleet("batch_objectives", _("By objectives"), "three"),
+        ],
+        is_optional=True,
+        is_of_fleet=True,
+    ),
+    Panel(
         name="memory",
         title=_("Memory"),
         about=_("Of the workers' processes, and of their GPUs where there are any."),

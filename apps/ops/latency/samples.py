@@ -34,6 +34,8 @@ class WorkerSample(Struct, frozen=True, array_like=True):
     cached_tokens: int
     rss_bytes: int
     gpu: GpuReading | None
+    batches: tuple[int, int, int] = (0, 0, 0)
+    """Its limit of streams, and what both rules of the dynamic batch say; 0 for what is not known."""
 
 
 class QueueSample(Struct, frozen=True, array_like=True):
@@ -104,6 +106,7 @@ def _worker_sample(info: WorkerInfo) -> WorkerSample:
         cached_tokens=info.cached_tokens,
         rss_bytes=info.rss_bytes,
         gpu=info.gpu,
+        batches=(info.batch.limit, info.batch.classic, info.batch.objectives) if info.batch else (0, 0, 0),
     )
 
 

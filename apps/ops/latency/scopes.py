@@ -114,3 +114,6 @@ class FleetPoint:
     gpu_memory_bytes: float | None = None
     gpu_clock_mhz: float | None = None
     gpu_power_watts: float | None = None
+    batch_limit: float | None = None
+    batch_classic: float | None = None
+    batch_objectives: float | None = None

@@ -36,6 +36,9 @@ class FleetSample(models.Model):
     gpu_memory_bytes = models.FloatField(null=True)
     gpu_clock_mhz = models.FloatField(null=True)
     gpu_power_watts = models.FloatField(null=True)
+    batch_limit = models.FloatField(null=True, help_text=_("Streams that may run at once on a worker."))
+    batch_classic = models.FloatField(null=True, help_text=_("What the classic rule of the dynamic batch would let."))
+    batch_objectives = models.FloatField(null=True, help_text=_("What the rule by objectives would let."))
 
     class Meta:
         ordering = ["at"]
