@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "--alone", action="store_true", help="no row beside the soak: four minutes longer, for machines of one core"
     )
     parser.add_argument(
-        "--first", action="store_true", help="sim, slow, crowd, admission: run before all others (root)"
+        "--first", action="store_true", help="sim, slow, crowd, admission, latency-book: run before all others (root)"
     )
     engine = parser.add_argument_group("rows with an engine")
     engine.add_argument("--model", type=Path, help="a model's folder (default: the tests' tiny one, or SmolLM2)")

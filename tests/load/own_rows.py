@@ -2,7 +2,15 @@
 
 import msgspec
 
-from tests.load import admission_case, affinity_case, crowd_case, failover_case, guard_case, simulated_case
+from tests.load import (
+    admission_case,
+    affinity_case,
+    crowd_case,
+    failover_case,
+    guard_case,
+    latency_case,
+    simulated_case,
+)
 from tests.load.peers.environments import (
     LITELLM_ENVIRONMENT,
     LOCUST_ENVIRONMENT,
@@ -50,7 +58,8 @@ def sim(run: Run) -> Measured:
                 f"Simulated engine: {one.streams} streams x {one.tokens_per_second:g} tok/s for {one.seconds:g} s, "
                 f"engine's TTFT {one.ttft_ms:g} ms\n{run.placement}; median [range] of {rounds} rounds"
             )
-            tables.append(rendered(title, tuple(TRANSPORTS), simulated_rows(measured, tuple(TRANSPORTS))))
+            names, prefix = tuple(TRANSPORTS), f"{one.tokens_per_second:g} tok/s, {' / '.join(TRANSPORTS)}: "
+            tables.append(rendered(title, names, simulated_rows(measured, names), prefix=prefix))
     return tables, figures
 
 
@@ -100,6 +109,19 @@ def guard(run: Run) -> Measured:
         f"characters; median [range] of {rounds} rounds"
     )
     table = rendered(title, [case.name for case in load.cases], guard_case.table_rows(load, measured))
+    return [table], {"load": load, "rounds": measured}
+
+
+def latency_book(run: Run) -> Measured:
+    """Compares the latency book with what clients see."""
+    load, rounds = latency_case.LatencyLoad(), run.rounds
+    with going_first(wanted=run.options.first), on_core(run.placement.load):
+        measured = latency_case.run_rounds(load, run.placement, rounds=rounds, progress=run.progress)
+    title = (
+        f"Latency book: {load.streams} streams, {load.answers} answers of {load.tokens} tokens each; "
+        f"median [range] of {rounds} rounds"
+    )
+    table = rendered(title, tuple(simulated_case.TRANSPORTS), latency_case.table_rows(measured))
     return [table], {"load": load, "rounds": measured}
 
 

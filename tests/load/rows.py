@@ -99,6 +99,7 @@ ROWS = (
     RowPlan("client", "client", 80, "our load client and vllm bench serve", _PEERS, 2),
     RowPlan("server", "12", 60, "the ASGI server alone, beside uvicorn", _PEERS, 2),
     RowPlan("crowd", "7", 55, "2,300 clients", _OWN),
+    RowPlan("latency-book", "G", 65, "the latency book beside what clients see", _OWN, is_usual=False),
     RowPlan("idle", "F", 660, "the first token after ten minutes without requests", _ENGINE, is_usual=False),
 )
 """In the order in which they are measured: a bench that runs out of time lacks the last ones."""
