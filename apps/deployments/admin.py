@@ -41,6 +41,7 @@ _STATE_COLOURS = {
     WorkerState.LOADING.label: "info",
     WorkerState.DRAINING.label: "warning",
     WorkerState.BROKEN.label: "danger",
+    WorkerState.SLEEPING.label: "info",
     WorkerState.ENDED.label: "info",
     WorkerState.LOST.label: "danger",
 }

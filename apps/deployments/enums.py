@@ -81,5 +81,6 @@ class WorkerState(models.TextChoices):
     READY = fleet.WorkerState.READY, "Ready"
     DRAINING = fleet.WorkerState.DRAINING, "Draining"
     BROKEN = fleet.WorkerState.BROKEN, "Broken"
+    SLEEPING = fleet.WorkerState.SLEEPING, "Sleeping"
     ENDED = "ended", "Ended"
     LOST = "lost", "Lost"

@@ -71,4 +71,5 @@ def deployment_config(
         batch_tpot_goal_seconds=row.batch_tpot_goal_seconds,
         batch_ttft_goal_seconds=row.batch_ttft_goal_seconds,
         prefills_drafts=row.prefills_drafts,
+        sleep_after_seconds=row.sleep_after_seconds,
     )

@@ -30,8 +30,17 @@ class FleetView:
         return self._by_deployment.get(deployment, [])
 
     def ready(self, deployment: str) -> bool:
-        """Say whether a worker of the deployment takes requests."""
-        return any(worker.state is WorkerState.READY for worker in self.workers(deployment))
+        """Say whether a worker of the deployment takes requests, at once or when it has woken."""
+        return any(worker.state in (WorkerState.READY, WorkerState.SLEEPING) for worker in self.workers(deployment))
+
+    def waking_seconds(self, deployment: str) -> float | None:
+        """Return what a worker took to start last, where all are asleep or are being woken; else None."""
+        workers = self.workers(deployment)
+        if any(worker.state is WorkerState.READY for worker in workers):
+            return None
+        asleep = [worker for worker in workers if worker.state is WorkerState.SLEEPING]
+        woken = [worker for worker in workers if worker.state is WorkerState.LOADING and worker.cold_start_seconds]
+        return min((worker.cold_start_seconds for worker in asleep + woken), default=None)
 
     def fingerprint(self, deployment: str) -> str:
         """Return the model that the deployment's workers serve, or served last; empty when none was seen."""

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import structlog
 from redis.exceptions import RedisError
@@ -140,13 +141,14 @@ class Gateway:
         return caller
 
     def watch_place(
-        self, subscription: Subscription, place: Place | None = None, *, may_be_left: bool = False
+        self, subscription: Subscription, place: Place | None = None, *, deployment: str, may_be_left: bool = False
     ) -> QueueNews:
         """Have a reader of a queued stream told where it stands, until somebody takes it; returns what is known now.
 
         One that `may_be_left` to a preferred worker is offered to all when it still waits a moment later.
         """
-        subscription.waiting = Waiting(subscription.stream_id, subscription.nudge)
+        waking = partial(self.fleet.waking_seconds, deployment)
+        subscription.waiting = Waiting(subscription.stream_id, subscription.nudge, waking)
         self.waiting_room.enter(subscription.waiting)
         if may_be_left:
             self.affinity.leave(subscription.waiting)

@@ -29,6 +29,10 @@ RISE_NOTICED = 0.1
 """A place that rises by less is not told: where many tenants wait, places are estimates."""
 
 
+WAKING_LEAST, WAKING_MOST = 0.5, 2.0
+"""Of what a model's last start took: between these it should be there again."""
+
+
 class RiseReason(StrEnum):
     """Why a place became a later one, or, told at once, why nothing moves."""
 
@@ -42,16 +46,24 @@ class RiseReason(StrEnum):
     """A worker has gone: it takes longer, and what it worked on may wait again, ahead."""
     NO_WORKER = "no_worker"
     """None runs: who waits has one started, where the deployment's autoscale policy lets it."""
+    WAKING = "waking"
+    """No rise: the model is waking up, since nobody had used it for a while."""
 
 
 class Waiting:
     """One waiting stream of a reader."""
 
-    __slots__ = ("__weakref__", "_before", "_first", "_nudge", "_unheard", "stream_id", "told")
+    __slots__ = ("__weakref__", "_before", "_first", "_nudge", "_unheard", "_waking", "stream_id", "told")
 
-    def __init__(self, stream_id: str, nudge: Callable[[], None]) -> None:
-        """`nudge` wakes the reader, who then finds what `take` returns."""
+    def __init__(
+        self, stream_id: str, nudge: Callable[[], None], waking: Callable[[], float | None] = lambda: None
+    ) -> None:
+        """`nudge` wakes the reader, who then finds what `take` returns.
+
+        `waking` says how long the model took lately to wake up, where it sleeps or is about to wake.
+        """
         self.stream_id = stream_id
+        self._waking = waking
         self.told: QueueNews | None = None
         self._nudge = nudge
         self._before: Place | None = None
@@ -73,7 +85,9 @@ class Waiting:
         if place is None:
             return NO_PLACE
         reason = RiseReason.NO_WORKER if place.places <= 0 else ""
-        self._before, self.told = place, QueueNews(place.position, _eta(place), reason)
+        self._before, self.told = place, self._of_a_sleeper(place) or QueueNews(place.position, _eta(place), reason)
+        if self.told.reason is RiseReason.WAKING:
+            return self.told
         if self.told.eta_seconds is not None:
             self._first = time.monotonic(), self.told.eta_seconds
         return self.told
@@ -82,6 +96,11 @@ class Waiting:
         """Compare with what was told, and tell what has changed."""
         before, told = self._before, self.told
         self._before = place
+        if (sleeping := self._of_a_sleeper(place)) is not None:
+            if told is None or (told.position, told.reason) != (sleeping.position, sleeping.reason):
+                self.told = self._unheard = sleeping
+                self._nudge()
+            return
         news = QueueNews(place.position, _eta(place), self._reason(before, place))
         if before is not None and before.places != place.places:
             self._withdraw()
@@ -93,6 +112,14 @@ class Waiting:
             self._first = time.monotonic(), news.eta_seconds
         self.told = self._unheard = news
         self._nudge()
+
+    def _of_a_sleeper(self, place: Place) -> QueueNews | None:
+        """Return what is told while the model is not there: about how long it takes to wake up, from its last time."""
+        seconds = self._waking()
+        if seconds is None:
+            return None
+        eta = (seconds * WAKING_LEAST, seconds * WAKING_MOST) if seconds else None
+        return QueueNews(place.position, eta, RiseReason.WAKING)
 
     def _withdraw(self) -> None:
         """Workers have gone, or come: what is told from now on counts in place of what was told before."""

@@ -28,7 +28,8 @@ class Queued:
     eta_ms: tuple[float, float] | None = None
     """Earliest and latest, where the server can tell."""
     reason: str | None = None
-    """Why it is a later one than before (fair_share, priority, own_limit, capacity_lost); no_worker: none runs."""
+    """Why it is a later one than before (fair_share, priority, own_limit, capacity_lost), or why nothing moves: no_worker,
+    or waking where the model slept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ class WorkerState(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     BROKEN = "broken"
+    SLEEPING = "sleeping"
+    """Its engine was ended because nobody used it, and is started again for the next request."""
 
 
 class GpuReading(Struct, frozen=True, omit_defaults=True):

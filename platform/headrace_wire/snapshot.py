@@ -162,6 +162,8 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     batch_ttft_goal_seconds: float = 0.5
     prefills_drafts: bool = True
     """Whether prompts are computed while they are still being typed."""
+    sleep_after_seconds: float = 0.0
+    """For how long an engine may be unused before its worker ends it; 0 for ever."""
     adapter: AdapterUse | None = None
     """Set by gateways alone, for who asked for `<deployment>:<adapter>`; never in a snapshot."""
 

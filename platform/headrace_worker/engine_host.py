@@ -30,6 +30,7 @@ from headrace_worker.pinned_prefixes import WARM_SECONDS, PinnedPrefixes
 from headrace_worker.places import spare_places
 from headrace_worker.prefilling import Prefilling
 from headrace_worker.registration import ASSETS_SECONDS, register
+from headrace_worker.resting import LOOK_SECONDS, Rest, UnusedError
 from headrace_worker.streams import Streams
 from headrace_worker.warming import Warming
 
@@ -55,6 +56,7 @@ class EngineHost:
         streams: Streams,
         prefilling: Prefilling,
         adapters: AdapterShelf,
+        rest: Rest,
         redis: "Redis",
         config: WorkerConfig,
         metrics: WorkerMetrics,
@@ -68,6 +70,7 @@ class EngineHost:
         self._prefilling = prefilling
         self._pinned = PinnedPrefixes(watch, prefilling)
         self._adapters = adapters
+        self._rest = rest
         self._redis = redis
         self._config = config
         self._metrics = metrics
@@ -123,6 +126,8 @@ class EngineHost:
             log.warning("engine failed: %s", error)
             await self._stop(engine)
             await self._back_off(deployment)
+        except UnusedError:
+            await self._sleep(engine, deployment)
 
     async def _stop(self, engine: Engine) -> None:
         """The engine is of no use any more: give its streams back at once, then end it."""
@@ -131,6 +136,19 @@ class EngineHost:
         self._enter(WorkerState.LOADING)
         await engine.shutdown()
         self._engine = None
+
+    async def _sleep(self, engine: Engine, deployment: DeploymentConfig) -> None:
+        """End the engine, whose streams have been left to others, until somebody waits for it."""
+        log.info("nobody has used the engine for %.0f s: it sleeps", deployment.sleep_after_seconds)
+        self._adapters.detach()
+        self._enter(WorkerState.SLEEPING)
+        await engine.shutdown()
+        self._engine, self.stats = None, EngineStats()
+        self._metrics.asleep.set(1)
+        await self._rest.until_wanted(deployment)
+        self._metrics.asleep.set(0)
+        self._metrics.wakes.inc()
+        log.info("waking up")
 
     async def _start(self, engine: Engine, deployment: DeploymentConfig) -> EngineInfo:
         began = time.monotonic()
@@ -164,12 +182,15 @@ class EngineHost:
             log.warning("not all adapters are loaded after %.0f s", ADAPTER_SECONDS)
 
     async def _serve(self, engine: Engine, info: EngineInfo) -> None:
-        """Feed the streams until the engine dies.
+        """Feed the streams until the engine dies, or nobody uses it.
 
         Raises:
-            EngineDeadError: always, in the end.
+            EngineDeadError: it has died.
+            UnusedError: nothing is in it, and no stream will be given to it any more.
         """
         deaths: tuple[BaseException, ...] = ()
+        is_unused = False
+        self._rest.used()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._await_death(engine), name="death")
@@ -178,9 +199,14 @@ class EngineHost:
                 tasks.create_task(self._answer_warm_ups(engine, info), name="warm-ups")
                 tasks.create_task(self._keep_registered(info), name="assets")
                 tasks.create_task(self._follow_adapters(), name="adapters")
+                tasks.create_task(self._watch_use(), name="use")
                 tasks.create_task(self._prefilling.run(engine, info), name="prefills")
         except* EngineDeadError as group:
             deaths = group.exceptions
+        except* UnusedError:
+            is_unused = True
+        if is_unused and not deaths:
+            raise UnusedError
         raise EngineDeadError(str(deaths[0]) if deaths else "the engine has ended")
 
     def _deliver(self, outputs: list[EngineOutput]) -> None:
@@ -190,6 +216,17 @@ class EngineHost:
 
     async def _await_death(self, engine: Engine) -> None:
         raise EngineDeadError(await engine.wait_death())
+
+    async def _watch_use(self) -> None:
+        """Let go of the engine once it was unused for as long as its deployment says now."""
+        while True:
+            deployment = self._watch.current or self.deployment
+            if len(self._streams):
+                self._rest.used()
+            elif deployment is not None and self._rest.is_due(deployment):
+                self._streams.rest()
+                raise UnusedError
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _watch_stats(self, engine: Engine) -> None:
         while True:

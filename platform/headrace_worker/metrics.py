@@ -45,6 +45,12 @@ class WorkerMetrics:
             "Memory in use of the worker's machine or control group, whichever is fuller, 0 to 1.",
             registry=registry,
         ).set_function(memory_usage)
+        self.asleep = Gauge(
+            "headrace_worker_asleep", "1 while the engine is ended because nobody used it.", registry=registry
+        )
+        self.wakes = Counter(
+            "headrace_worker_wakes", "Engines that were started again for a request.", registry=registry
+        )
         self._live = Gauge("headrace_worker_streams", "Streams worked on.", registry=registry)
         self._batch_limit = Gauge(
             "headrace_worker_batch_limit",

@@ -111,6 +111,11 @@ class Streams:
         blamed = unmoved if len(unmoved) == 1 else []
         self._tasks.create_task(self._handover.requeue(unmoved + moved, ENGINE_LOST, blamed=blamed))
 
+    def rest(self) -> None:
+        """Stop using an engine that has no stream: what comes before somebody else is told goes back into the queue."""
+        self._starter.engine = None
+        self.places.attach(0)
+
     def consider(self, stats: EngineStats) -> None:
         """Take note of what the engine says of itself."""
         self._holds.consider(stats)

@@ -30,6 +30,7 @@ from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.orders import Orders
 from headrace_worker.prefill_reporting import PrefillReports
 from headrace_worker.prefilling import Prefilling
+from headrace_worker.resting import Rest
 from headrace_worker.streams import Streams
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Worker:
             self._streams,
             self._prefilling,
             self._adapters,
+            Rest(queue, self._watch),
             self._redis,
             config,
             self._metrics,

@@ -36,6 +36,7 @@ def deployment_form(**changes: Any) -> dict[str, Any]:
         "ttft_timeout_seconds": "30",
         "inter_token_timeout_seconds": "10",
         "warm_up_seconds": "600",
+        "sleep_after_seconds": "0",
         "prompt_price": "0.5",
         "completion_price": "1.25",
     }

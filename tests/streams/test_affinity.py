@@ -78,7 +78,7 @@ async def test_a_stream_that_still_waits_is_offered_to_all(gateway: Gateway, hol
     assert may_be_left
     assert await gateway.redis.llen(redis_keys.own_bell_key(holder)) == 1
     assert await gateway.redis.llen(redis_keys.bell_key("sim")) == 0, "nobody else was woken"
-    gateway.watch_place(subscription, may_be_left=may_be_left)
+    gateway.watch_place(subscription, deployment="sim", may_be_left=may_be_left)
     assert await gateway.queue.wait_for_work("sim", OTHER, timeout_seconds=30)
     (claimed,) = await gateway.queue.claim(OTHER, deployment="sim", want=1)
     assert claimed.stream_id == one.stream_id
@@ -90,7 +90,7 @@ async def test_what_was_taken_is_not_offered(gateway: Gateway, holder: str) -> N
     await admit(gateway, taken)
     await admit(gateway, waits)
     for subscription in subscriptions.values():
-        gateway.watch_place(subscription, may_be_left=True)
+        gateway.watch_place(subscription, deployment="sim", may_be_left=True)
     waiting = subscriptions["strm-taken"].waiting
     assert waiting is not None
     gateway.waiting_room.leave(waiting)

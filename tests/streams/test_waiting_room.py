@@ -83,6 +83,22 @@ def test_a_time_is_told_as_a_range_once_it_was_measured() -> None:
     assert metrics.QUEUE_ETAS.labels("outside")._value.get() == before + 1, "it came sooner, and counts once"
 
 
+def test_who_waits_for_a_model_that_sleeps_is_told_so_and_how_long_it_takes_to_wake() -> None:
+    asleep: list[float | None] = [12.0]
+    waiting = Waiting("strm-x", lambda: None, lambda: asleep[0])
+    first = waiting.begin(place(2, samples=MIN_SAMPLES))
+    assert (first.position, first.reason, first.eta_seconds) == (2, RiseReason.WAKING, (6.0, 24.0))
+    waiting.look(place(2, samples=MIN_SAMPLES))
+    assert waiting.take() is None, "told already"
+    waiting.look(place(1, samples=MIN_SAMPLES))
+    assert told(waiting) == (1, RiseReason.WAKING)
+    asleep[0] = None
+    waiting.look(place(1, samples=MIN_SAMPLES, places=8))
+    news = waiting.take()
+    assert news is not None, "it is awake: times are measured ones again"
+    assert (news.reason, news.eta_seconds) != (RiseReason.WAKING, (6.0, 24.0))
+
+
 def test_who_waits_while_workers_go_is_told_anew_and_why() -> None:
     waiting = Waiting("strm-x", lambda: None)
     waiting.look(place(4, samples=MIN_SAMPLES, places=16))

@@ -156,6 +156,15 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
             " next request finds it warm. 0: never."
         ),
     )
+    sleep_after_seconds = models.PositiveIntegerField(
+        _("sleep after (s)"),
+        default=0,
+        validators=[MaxValueValidator(30 * 86_400)],
+        help_text=_(
+            "A worker whose engine nobody has used for so long ends it, which frees its memory, and starts it again for"
+            " the next request: that one waits for the start. Never while a stream runs. 0: never."
+        ),
+    )
     prompt_price = models.DecimalField(
         max_digits=12,
         decimal_places=6,

@@ -28,7 +28,8 @@ def figures_read(deployments: Iterable[str], at: datetime) -> Mapping[str, Mappi
     workers = Worker.objects.filter(deployment_name__in=names, ended_at__isnull=True)
     for name, state, kv_cache_usage in workers.values_list("deployment_name", "state", "kv_cache_usage"):
         figures = found[name]
-        figures[FleetFigure.WORKERS_READY] += state == WorkerState.READY
+        # One that sleeps wakes up for whoever asks.
+        figures[FleetFigure.WORKERS_READY] += state in (WorkerState.READY, WorkerState.SLEEPING)
         figures[FleetFigure.WORKERS_BROKEN] += state == WorkerState.BROKEN
         fullest = figures.get(FleetFigure.KV_CACHE_USAGE, 0.0)
         figures[FleetFigure.KV_CACHE_USAGE] = max(fullest, kv_cache_usage)

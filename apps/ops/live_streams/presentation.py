@@ -26,6 +26,7 @@ _STATE_COLOURS = {
     WorkerState.READY: "success",
     WorkerState.DRAINING: "warning",
     WorkerState.BROKEN: "danger",
+    WorkerState.SLEEPING: "info",
 }
 
 

@@ -93,7 +93,9 @@ async def stream_admit(*, gateway: Gateway, sought: Sought) -> StartedStream:
         subscription.close()
         return await _shared(gateway, sought, admission)
     gateway.credit.open(stream_id, window=request.window, granted=request.window)
-    place = gateway.watch_place(subscription, admission.place, may_be_left=admission.may_be_left)
+    place = gateway.watch_place(
+        subscription, admission.place, deployment=deployment.name, may_be_left=admission.may_be_left
+    )
     created_at = options.idempotency.created_at if options.idempotency else int(time.time())
     return StartedStream(
         stream_id,

@@ -104,7 +104,7 @@ async def _attach(
         # What it resumes after, it has; its acknowledgement may be lost, and there may be nothing more for it to take.
         gateway.credit.acknowledge(stream_id, min(after, tail.seq if tail is not None else 0))
     if record.state is StreamState.QUEUED:
-        gateway.watch_place(subscription)
+        gateway.watch_place(subscription, deployment=record.deployment)
     return subscription
 
 
