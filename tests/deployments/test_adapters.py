@@ -188,6 +188,11 @@ def test_places_names_and_tenants_are_checked(
         adapter_create(adapter=LoraAdapter(tenant=other, deployment=deployment, name="x", place="../x"))
     with pytest.raises(ValidationError, match="Letters, digits"):
         adapter_create(adapter=LoraAdapter(tenant=other, deployment=deployment, name="a:b", place="x"))
+    long = LoraAdapter(tenant=other, deployment=deployment, name="x" * 64, place="x")
+    deployment.name = "d" * 64
+    with pytest.raises(ValidationError, match="longer than 128"):
+        adapter_create(adapter=long)
+    deployment.name = "tiny"
     adapter.tenant = other
     with pytest.raises(ValidationError, match="stays as it is"):
         adapter_update(adapter=adapter)

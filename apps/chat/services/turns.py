@@ -159,7 +159,7 @@ async def turn_send(
         conversation_id=conversation_id,
         turn_id=turn_id,
         text=text,
-        model=request.deployment.name,
+        model=request.deployment.public_name,
     )
     if not turn.is_new:
         return BegunAnswer(turn.answer, None, turn.question)
@@ -172,7 +172,10 @@ async def answer_retry(
 ) -> BegunAnswer:
     """Has the last answer written anew (see `answer_restart`)."""
     answer = await sync_to_async(answer_restart)(
-        membership=membership, conversation_id=conversation_id, message_id=message_id, model=request.deployment.name
+        membership=membership,
+        conversation_id=conversation_id,
+        message_id=message_id,
+        model=request.deployment.public_name,
     )
     return await _answer_begin(request, answer, CacheControls(no_cache=True))
 

@@ -12,7 +12,10 @@ from apps.tenants.changes import row_changes, row_lock
 from apps.tenants.enums import AuditAction
 from apps.tenants.services import Actor, audit_record
 from apps.tenants.snapshots import snapshot_publish_on_commit
-from headrace_wire.adapters import SEPARATOR, AdapterCheck
+from headrace_wire.adapters import AdapterCheck
+
+MODEL_NAME_LENGTH = 128
+"""What a model's public name may have, with an adapter or without."""
 
 
 @transaction.atomic
@@ -97,7 +100,10 @@ def _check(adapter: LoraAdapter) -> None:
     deployment = adapter.deployment
     if deployment.is_restricted and not deployment.visible_tenants.filter(pk=adapter.tenant_id).exists():
         raise ValidationError({"deployment": _("The tenant may not use this deployment.")}, code="deployment")
-    if ModelDeployment.objects.filter(name=f"{deployment.name}{SEPARATOR}{adapter.name}").exists():
+    if len(str(adapter)) > MODEL_NAME_LENGTH:
+        problem = _("With the deployment's name it is longer than %d characters.") % MODEL_NAME_LENGTH
+        raise ValidationError({"name": problem}, code="name")
+    if ModelDeployment.objects.filter(name=str(adapter)).exists():
         raise ValidationError({"name": _("A deployment is called so already.")}, code="name")
 
 
