@@ -41,7 +41,9 @@ SERIES_AT_ONCE = 16
 """Packed in one turn of the event loop; each takes some 0.1 ms."""
 FILED_AT_ONCE = 256
 """Series of one call."""
+FILE_SECONDS = 5.0
 UNCLAIMED_SECONDS = 60.0
+"""For which the page that asked for a stream is waited for, before the request is counted without it."""
 
 
 class TokenCounter:
@@ -146,18 +148,21 @@ class LatencyBook:
     async def run(self) -> None:
         """File until cancelled."""
         while True:
-            await asyncio.sleep(self._slot + SLOT_SECONDS - self._clock())
+            # A clock that was set back must not keep us from it.
+            await asyncio.sleep(min(SLOT_SECONDS, self._slot + SLOT_SECONDS - self._clock()))
             self.seal()
             try:
                 await self.file()
-            except RedisError as error:
+            except (RedisError, TimeoutError) as error:
                 log.warning("latencies_wait", slots=len(self._waiting), error=str(error))
+            except Exception:
+                log.exception("latencies_wait", slots=len(self._waiting))
 
     async def finish(self) -> None:
         """File what is there: the process is about to end."""
         self._count_unclaimed(since=float("inf"))
         self.seal()
-        with suppress(RedisError):
+        with suppress(RedisError, TimeoutError):
             await self.file()
 
     def seal(self) -> None:
@@ -182,9 +187,10 @@ class LatencyBook:
         """Give Redis all that was sealed.
 
         Raises:
-            redis.exceptions.RedisError: it does not answer; what it did not take is kept for the next time.
+            redis.exceptions.RedisError: it refuses; what it did not take is kept for the next time.
+            TimeoutError: it does not answer; likewise.
         """
-        async with self._filing:
+        async with self._filing, asyncio.timeout(FILE_SECONDS):
             while self._sealed:
                 packed = await _packed(self._sealed[0])  # cancelled here, it is packed again
                 self._sealed.popleft()

@@ -275,6 +275,20 @@ async def test_what_could_not_be_filed_is_filed_later_in_its_slot_and_once(
     assert window(redis, deployment="sim", seconds=100, now=clock.now).tally(Tally.REQUESTS) == 2
 
 
+async def test_a_redis_that_hangs_is_not_waited_for(
+    gateway: Gateway, clock: Clock, redis: "Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.streams.latency_book.FILE_SECONDS", 0.2)
+    book = LatencyBook(gateway.functions, clock=clock)
+    one_stream(book, Part.OWN, started(), ended())
+    await gateway.redis.client_pause(1000)
+    book.seal()
+    with pytest.raises(TimeoutError):
+        await book.file()
+    await gateway.redis.client_unpause()
+    assert (await filed(book, redis))[OWNED].tally(Tally.REQUESTS) == 1
+
+
 async def test_what_waits_is_bounded(gateway: Gateway, clock: Clock) -> None:
     book = LatencyBook(Unreachable(gateway.functions, gets=False), clock=clock)
     for _ in range(MOST_WAITING + 5):
