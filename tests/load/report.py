@@ -26,6 +26,8 @@ class Row(Struct, frozen=True):
     at_least: float | None = None
     judged: int | None = None
     """Which column has the target; all, where none is named."""
+    is_check: bool = False
+    """Whether its limit says what the other lines are worth, and is no target of ours."""
 
     def cells(self) -> list[str]:
         """Returns the line's texts: label, median with the rounds' range for each column, target, verdict."""
@@ -57,12 +59,14 @@ def render_table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> str
     return "\n".join([title, *aligned(_lines(columns, rows))])
 
 
-def rendered(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Rendered:
-    """Returns a table with all that it judges."""
+def rendered(title: str, columns: Sequence[str], rows: Sequence[Row], *, prefix: str = "") -> Rendered:
+    """Returns a table with all that it judges; `prefix` tells it from another one of the same lines."""
     judged = [
-        Judged(label, " / ".join(map(_number, row.medians)), row.target, "MISSED" if row.is_missed else "met")
+        Judged(
+            f"{prefix}{label}", " / ".join(map(_number, row.medians)), row.target, "MISSED" if row.is_missed else "met"
+        )
         for label, row in zip(full_labels([row.label for row in rows]), rows, strict=True)
-        if row.target
+        if row.target and not row.is_check
     ]
     head, *rest = title.split("\n")
     markdown = "\n".join([f"**{'; '.join([head, *rest])}**", "", *markdown_lines(_lines(columns, rows))])
@@ -77,8 +81,9 @@ def simulated_rows(rounds: Sequence[SimulatedRound], transports: Sequence[str]) 
     """Returns the lines of the simulated engine's table; one column for each transport."""
     by_transport = [[one for one in rounds if one.transport == name] for name in transports]
 
-    def row(label: str, figure: Any, *, at_most: float | None = None) -> Row:
-        return Row(label, [[figure(one) for one in column] for column in by_transport], at_most)
+    def row(label: str, figure: Any, *, at_most: float | None = None, is_check: bool = False) -> Row:
+        columns = [[figure(one) for one in column] for column in by_transport]
+        return Row(label, columns, at_most, is_check=is_check)
 
     costs = {"gateway": 45.0, "worker": 15.0, "redis": 10.0}
     return [
@@ -97,8 +102,8 @@ def simulated_rows(rounds: Sequence[SimulatedRound], transports: Sequence[str]) 
         *[row(f"{name} CPU, us per request", lambda one, name=name: one.costs[name].us_per_request) for name in costs],
         *[row(f"{name} RSS, MiB", lambda one, name=name: one.costs[name].rss_mib) for name in costs],
         row("tokens delivered per second", lambda one: one.tokens_per_second),
-        row("load core busy, share", lambda one: one.load_core_busy, at_most=0.8),
-        row("others busy, cores", lambda one: one.others_busy, at_most=0.2),
+        row("load core busy, share", lambda one: one.load_core_busy, at_most=0.8, is_check=True),
+        row("others busy, cores", lambda one: one.others_busy, at_most=0.2, is_check=True),
     ]
 
 

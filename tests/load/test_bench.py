@@ -168,6 +168,7 @@ def test_labels_of_verdicts_stand_alone() -> None:
         Row("head", [[1.0], []]),
         Row("  p99", [[2.0], [4.0]], at_most=3.0),
         Row("next", [[2.0], []], at_least=1.0, judged=0),
+        Row("others busy", [[0.9], []], at_most=0.2, judged=0, is_check=True),
     ]
     judged = rendered("t", ["a", "b"], rows).judged
     assert [(one.what, one.figure, one.verdict.lower()) for one in judged] == [
