@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("deployments", "0007_adapters_restarts"),
+        ("deployments", "0008_dynamic_batch"),
     ]
 
     operations = [
