@@ -46,7 +46,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "slow": {"engine_args": {"ttft_ms": 100, "tpot_ms": 50}, "default_max_tokens": 512, "max_num_seqs": 256},
     "teller": {"engine_args": {"ttft_ms": 30, "tpot_ms": 8, "answer": CARD_ANSWER}},
     "small": {
-        "engine_args": {"ttft_ms": 10, "tpot_ms": 5, "answer_tokens": 10},
+        "engine_args": {"ttft_ms": 10, "tpot_ms": 5, "answer_tokens": 10, "max_loras": 2},
         "max_model_len": 200,
         "default_max_tokens": 40,
     },
@@ -59,7 +59,7 @@ def live_stack() -> Iterator[LiveStack]:
     """Redis, a gateway and a worker for each of `DEPLOYMENTS`, on free ports; started once."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-e2e-") as folder,
-        running_stack(Path(folder), DEPLOYMENTS) as stack,
+        running_stack(Path(folder), DEPLOYMENTS, HEADRACE_ADAPTER_DIR=f"{folder}/adapters") as stack,
     ):
         yield stack
 

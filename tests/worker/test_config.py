@@ -22,6 +22,7 @@ def test_everything_set() -> None:
             "HEADRACE_HOLD_SECONDS": "3",
             "HEADRACE_HELD_KV_SHARE": "0.75",
             "HEADRACE_HELD_KV_SHARE_PER_TENANT": "0",
+            "HEADRACE_ADAPTER_DIR": "/srv/adapters",
             "HEADRACE_CHECKPOINT_DIR": "/srv/kv",
             "HEADRACE_CHECKPOINT_MIB_PER_TENANT": "64",
             "HEADRACE_CHECKPOINT_TOKENS": "128",
@@ -43,6 +44,7 @@ def test_everything_set() -> None:
         checkpoints=CheckpointSettings(
             directory="/srv/kv", mib_per_tenant=64, every_tokens=128, every_seconds=3.5, min_tokens=200, offload_gib=16
         ),
+        adapter_dir=Path("/srv/adapters"),
         restart_seconds=2,
         metrics_port=9100,
         log_level="DEBUG",
@@ -58,6 +60,7 @@ def test_everything_set() -> None:
         ("HEADRACE_RENEW_SECONDS", "0.001"),
         ("HEADRACE_HELD_KV_SHARE", "1.5"),
         ("HEADRACE_HELD_KV_SHARE_PER_TENANT", "half"),
+        ("HEADRACE_ADAPTER_DIR", "../adapters"),
         ("HEADRACE_CHECKPOINT_DIR", "var/kv"),
         ("HEADRACE_CHECKPOINT_MIB_PER_TENANT", "-5"),
         ("HEADRACE_CHECKPOINT_TOKENS", "many"),
