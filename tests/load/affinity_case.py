@@ -241,12 +241,18 @@ def table_rows(rounds: Sequence[AffinityRound]) -> list[Row]:
     """Returns the lines of the table, a column for each arm, and the promised ratios in Headrace's."""
     names = list(rounds[0].arms)
 
-    def row(label: str, figure: Callable[[ArmFigures], float], **target: float) -> Row:
-        return Row(label, [[figure(one.arms[name]) for one in rounds] for name in names], judged=0, **target)
+    def row(label: str, figure: Callable[[ArmFigures], float], at_most: float | None = None) -> Row:
+        return Row(label, [[figure(one.arms[name]) for one in rounds] for name in names], at_most, judged=0)
 
     def ratio(label: str, figure: Callable[[ArmFigures], float], other: str, **target: float) -> Row:
         blank = [[float("nan")]] * (len(names) - 1)
-        return Row(label, [[one.ratio(figure, other) for one in rounds], *blank], judged=0, **target)
+        return Row(
+            label,
+            [[one.ratio(figure, other) for one in rounds], *blank],
+            target.get("at_most"),
+            target.get("at_least"),
+            judged=0,
+        )
 
     rows = [
         row("hit rate", lambda arm: arm.hit_rate),

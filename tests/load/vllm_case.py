@@ -187,7 +187,15 @@ def table_rows(load: VllmLoad, measured: Sequence[VllmMeasurement], failures: Se
             bare, ours = ([figure(one) for one in column] for column in both)
             ratios = [mine / theirs if theirs else 0.0 for theirs, mine in zip(bare, ours, strict=False)]
             target = {} if without_peer else limits
-            rows.append(Row(f"{mode}, c={concurrency}  {label}", [bare, ours, ratios], **target, judged=2))
+            rows.append(
+                Row(
+                    f"{mode}, c={concurrency}  {label}",
+                    [bare, ours, ratios],
+                    target.get("at_most"),
+                    target.get("at_least"),
+                    judged=2,
+                )
+            )
         parts = sorted({name for one in both[1] for name in one.cpu_us_per_token} - {"engine"})
         rows += [Row(f"    of it {name}", [[], [one.cpu_us_per_token[name] for one in both[1]], []]) for name in parts]
     return rows
