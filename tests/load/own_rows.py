@@ -5,6 +5,7 @@ import msgspec
 from tests.load import (
     admission_case,
     affinity_case,
+    batch_case,
     crowd_case,
     failover_case,
     guard_case,
@@ -82,6 +83,19 @@ def admission(run: Run) -> Measured:
         measured = admission_case.run_rounds(load, run.placement, rounds=rounds, progress=run.progress)
     title = f"Admission and the fair queue, {load.tenants} tenants; median [range] of {rounds} rounds"
     return [rendered(title, ("",), admission_case.table_rows(load, measured))], {"load": load, "rounds": measured}
+
+
+def batch(run: Run) -> Measured:
+    """Measures the rules of the dynamic batch."""
+    load, rounds = batch_case.BatchLoad(), run.rounds
+    with on_core(run.placement.load):
+        measured = batch_case.run_rounds(load, run.placement, rounds=rounds, progress=run.progress)
+    title = (
+        f"Dynamic batch: {load.clients} clients, goals {load.ttft_goal_seconds:g} s for the first token and "
+        f"{load.tpot_goal_seconds * 1000:g} ms for each other, simulated engine; median [range] of {rounds} rounds"
+    )
+    table = rendered(title, list(measured[0].arms), batch_case.table_rows(measured))
+    return [table], {"load": load, "rounds": measured}
 
 
 def affinity(run: Run) -> Measured:

@@ -83,6 +83,7 @@ ROWS = (
     RowPlan(
         "prompt-cache", "F", 100, "a pinned prefix, and what another tenant sees of it", _ENGINE, 2, is_tolerant=True
     ),
+    RowPlan("batch", "G", 80, "the rules of the dynamic batch", _OWN, is_tolerant=True),
     RowPlan("path", "1-3", 450, "beside LiteLLM and nginx: latency, CPU per token", _PEERS, 7, own_check=True),
     RowPlan("fast", "6", 85, "16 streams x 330 tok/s", _PEERS, 7, own_check=True),
     RowPlan("growth", "4", 135, "16 and 1,024 streams", _PEERS, 3),
