@@ -101,6 +101,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _link("Autoscale", "auto_graph", "deployments_autoscalepolicy"),
                     _link("Scaling decisions", "swap_vert", "deployments_scalingdecision"),
+                    _link("Live streams", "stream", "ops_livestream"),
                     _link("Latency", "timeline", "ops_latencyhour"),
                     _link("Diagnosis", "troubleshoot", "ops", "diagnosis"),
                     {**_link("Objectives", "target", "ops_serviceobjective"), "active": _is_list_of_objectives},
@@ -113,7 +114,6 @@ UNFOLD: dict[str, Any] = {
             {
                 "title": "Operation",
                 "items": [
-                    _link("Live streams", "stream", "ops_livestream"),
                     _link("Users", "person", "accounts_user"),
                     _link("Audit trail", "history", "tenants_auditevent"),
                     _link("Periodic tasks", "schedule", "django_celery_beat_periodictask"),
