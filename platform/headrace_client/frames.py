@@ -28,7 +28,7 @@ class Queued:
     eta_ms: tuple[float, float] | None = None
     """Earliest and latest, where the server can tell."""
     reason: str | None = None
-    """Why it is a later one than before (fair_share, priority, own_limit, capacity_lost), or why nothing moves: no_worker,
+    """Why it is a later one than before (fair_share, priority, own_limit, capacity_lost); why nothing moves: no_worker,
     or waking where the model slept."""
 
 
