@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from headrace_wire.supervisor_control import WorkersAsked, ask
-from tests.launcher.test_up import END_SECONDS, Installation
+from tests.launcher.test_up import END_SECONDS, READY, Installation
 from tests.support.environment import REPOSITORY_ROOT
 from tests.support.live_stack import run_to_end
 from tests.support.processes import Process
@@ -101,7 +101,7 @@ def came_to_hold(holds: Callable[[], bool]) -> bool:
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Scaled]:
     scaled = Scaled(tmp_path / "state")
-    scaled.start_and_wait()
+    scaled.start().wait_for_line(READY, timeout=2 * PATIENCE_SECONDS)
     run_to_end([sys.executable, "manage.py", "shell", "--no-imports", "-c", SET_UP], scaled.django)
     beat = [sys.executable, "-m", "celery", "--quiet", "-A", "headrace.celery:app", "beat", "--pidfile", ""]
     with Process(beat, name="second beat", environ=scaled.django, cwd=REPOSITORY_ROOT):
@@ -110,8 +110,8 @@ def installation(tmp_path: Path) -> Iterator[Scaled]:
         run.stop(timeout=END_SECONDS)
 
 
-async def stream(client: httpx.AsyncClient, tokens: int) -> tuple[str, str, str, int]:
-    """Returns id, text, finish reason and completion tokens of a streamed answer."""
+async def stream(client: httpx.AsyncClient, tokens: int, told: list[str]) -> tuple[str, str, str, int]:
+    """Returns id, text, finish reason and completion tokens of a streamed answer; `told` gets its comments."""
     body = {
         "model": NAME,
         "max_tokens": tokens,
@@ -124,6 +124,8 @@ async def stream(client: httpx.AsyncClient, tokens: int) -> tuple[str, str, str,
         assert answer.status_code == 200, await answer.aread()
         stream_id = answer.headers["x-headrace-stream-id"]
         async for line in answer.aiter_lines():
+            if line.startswith(":"):
+                told.append(line)
             if not line.startswith("data: {"):
                 continue
             chunk = json.loads(line.removeprefix("data: "))
@@ -140,9 +142,11 @@ async def test_load_up_and_down_moves_workers_and_loses_no_stream(installation: 
     headers = {"Authorization": f"Bearer {installation.up_json['api_key']}"}
     base_url = f"http://127.0.0.1:{installation.port}"
     async with httpx.AsyncClient(base_url=base_url, headers=headers, timeout=180) as client:
-        long = [asyncio.create_task(stream(client, LONG)) for _ in range(2)]
-        short = [asyncio.create_task(stream(client, SHORT)) for _ in range(6)]
+        told: list[str] = []
+        long = [asyncio.create_task(stream(client, LONG, told)) for _ in range(2)]
+        short = [asyncio.create_task(stream(client, SHORT, told)) for _ in range(6)]
         await installation.until("the load's workers", lambda: installation.wanted == 3)
+        assert sum("reason=no_worker" in line for line in told) == len(long + short), told
         assert installation.steps()[:2] == [(0, 1, "wake_up"), (1, 3, "scale_out")]
         answers = [(SHORT, await answer) for answer in short]
         await installation.until(
