@@ -5,6 +5,7 @@ time that a place serves a stream and the turns between two of the same tenant, 
 lately. Where workers go or come, it is told anew.
 """
 
+import math
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -193,4 +194,6 @@ def _eta(place: Place) -> tuple[float, float] | None:
     if place.samples < MIN_SAMPLES:
         return None
     about = place.expected_seconds + NEWS_SECONDS
-    return max(0.0, about * place.least - NEWS_SECONDS), about * place.most - NEWS_SECONDS
+    least, most = max(0.0, about * place.least - NEWS_SECONDS), about * place.most - NEWS_SECONDS
+    # Where nothing is served any more, as after the last worker left, there is nothing to expect.
+    return (least, most) if math.isfinite(least) and math.isfinite(most) else None

@@ -34,6 +34,16 @@ def told(waiting: Waiting) -> tuple[int, str] | None:
     return (news.position, news.reason) if news else None
 
 
+@pytest.mark.parametrize("share", [0.0, 1.5])
+def test_no_time_is_told_where_none_can_be_expected(share: float) -> None:
+    """Endless times shares nothing of it is no number at all."""
+    waiting = Waiting("strm-x", lambda: None)
+    waiting.look(Place(1, False, 0, 0, float("inf"), 0.0, share, MIN_SAMPLES, 0))
+    news = waiting.take()
+    assert news is not None
+    assert (news.position, news.eta_seconds) == (1, None)
+
+
 def test_only_changes_are_told_and_a_rise_has_its_reason() -> None:
     woken: list[int] = []
     waiting = Waiting("strm-x", lambda: woken.append(1))
