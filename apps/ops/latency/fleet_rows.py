@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
-from django.db.models import Max, Min
+from django.db.models import Aggregate, Avg, Max, Min, Sum
 from django.utils import timezone
 
 from apps.ops.enums import FleetSpan
-from apps.ops.latency.fleet_figures import NAMES, Figures, Whose, figures_of, over_time, together
+from apps.ops.latency.fleet_figures import MOSTS, NAMES, SUMS, Figures, Whose, figures_of, over_time, together
 from apps.ops.latency.samples import FleetState, fleet_states, sampled_at
 from apps.ops.latency.scopes import FleetPoint, TimeRange, floor_to
 from apps.ops.models import FleetSample
@@ -25,6 +25,11 @@ BATCH = 30
 _READABLE = timedelta(seconds=READABLE_SECONDS)
 _BEFORE = MINUTE
 """How much earlier the sample may be with which the first one is compared."""
+
+_TOGETHER: dict[str, Aggregate] = {
+    f"{name}_together": (Sum if name in SUMS else Max if name in MOSTS else Avg)(name) for name in NAMES
+}
+"""What `together` does, where the rows are: of months there are many."""
 
 
 def fleet_roll_up(*, now: datetime | None = None) -> int:
@@ -73,7 +78,9 @@ def fleet_points(deployment: str | None, worker: str | None, time_range: TimeRan
     for at, figures in _live(deployment, worker, live_from, time_range.end):
         steps[time_range.step_of(at)][at].append(figures)
     return [
-        _point(step, over_time([together(figures) for figures in moments.values()]))
+        _point(
+            step, over_time([figures[0] if len(figures) == 1 else together(figures) for figures in moments.values()])
+        )
         for step, moments in sorted(steps.items())
     ]
 
@@ -83,7 +90,7 @@ def _stored(
 ) -> Iterator[tuple[datetime, Figures]]:
     asked = {"worker": worker or "", **({} if deployment is None else {"deployment": deployment})}
     rows = FleetSample.objects.filter(span=span, at__gte=time_range.start, at__lt=time_range.end, **asked).order_by()
-    for at, *values in rows.values_list("at", *NAMES):
+    for at, *values in rows.values("at").annotate(**_TOGETHER).values_list("at", *_TOGETHER):
         yield at, dict(zip(NAMES, values, strict=True))
 
 
