@@ -23,7 +23,10 @@ from apps.tenants.services import Actor
 class ResponseCachePolicyAdmin(ServiceAdmin):
     """Whose static answers are kept."""
 
-    list_display = ("tenant", "deployment", "enabled", "ttl_minutes", "static_rule", "max_mebibytes", "updated_at")
+    list_display = (
+        *("tenant", "for_deployment", "enabled", "ttl_minutes", "static_rule", "include_chat", "max_mebibytes"),
+        "updated_at",
+    )
     list_filter = [("tenant", RelatedDropdownFilter), ("deployment", RelatedDropdownFilter), "enabled"]
     list_filter_submit = True
     list_select_related = ("tenant", "deployment")
@@ -46,6 +49,11 @@ class ResponseCachePolicyAdmin(ServiceAdmin):
         (_("In quotas"), {"fields": ["count_requests", "count_tokens"]}),
         (_("Now"), {"fields": ["kept_now", "purged_at"]}),
     ]
+
+    @admin.display(description=_("Deployment"), ordering="deployment__name")
+    def for_deployment(self, policy: ResponseCachePolicy) -> object:
+        """Returns its name; a dash would not say that none means all."""
+        return policy.deployment or _("all others")
 
     @admin.display(description=_("Kept for the tenant"))
     def kept_now(self, policy: ResponseCachePolicy) -> str:
