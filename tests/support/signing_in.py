@@ -4,15 +4,16 @@ import re
 
 import httpx
 
-from tests.support.live_stack import LiveStack
+from tests.support.live_stack import LiveStack, Person
 
 
-def sign_in(http: httpx.Client, stack: LiveStack) -> None:
-    """Sign the demo user in, as the page would; what is sent afterwards passes the check of forms."""
+def sign_in(http: httpx.Client, stack: LiveStack, person: Person | None = None) -> None:
+    """Sign a person in as the page would, the demo user where none is named; later posts pass the check of forms."""
     page = http.get("/")
     token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
     assert token is not None
-    fields = {"username": stack.user.email, "password": stack.user.password, "csrfmiddlewaretoken": token[1]}
+    person = person or stack.user
+    fields = {"username": person.email, "password": person.password, "csrfmiddlewaretoken": token[1]}
     answer = http.post(page.url, data=fields, headers={"referer": str(page.url)})
     assert answer.status_code == 200
     cookie = next(cookie.value for cookie in http.cookies.jar if "csrf" in cookie.name)
