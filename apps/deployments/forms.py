@@ -130,9 +130,7 @@ class DeploymentForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         [("", _("off")), ("1", _("on"))],
         _("LoRA adapters (enable_lora)"),
         None,
-        _(
-            "Lets tenants have weights of their own over the model (Models → LoRA adapters). Costs memory and speed."
-        ),
+        _("Lets tenants have weights of their own over the model (Models → LoRA adapters). Costs memory and speed."),
         coerce=bool,
     )
     max_loras = _count(
