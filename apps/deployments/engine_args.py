@@ -15,6 +15,7 @@ from apps.deployments.enums import EngineKind
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=3_600_000)]
 Revision = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 
@@ -92,6 +93,10 @@ class SimulatedArgs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     answer: Annotated[str, msgspec.Meta(max_length=100_000)] | msgspec.UnsetType = msgspec.UNSET
     process: bool | msgspec.UnsetType = msgspec.UNSET
     max_loras: Count | msgspec.UnsetType = msgspec.UNSET
+    kv_tokens: Count | msgspec.UnsetType = msgspec.UNSET
+    block_tokens: Count | msgspec.UnsetType = msgspec.UNSET
+    prefill_us: Microseconds | msgspec.UnsetType = msgspec.UNSET
+    tpot_us_each: Microseconds | msgspec.UnsetType = msgspec.UNSET
 
 
 _TYPES: dict[str, type[msgspec.Struct]] = {EngineKind.VLLM: VllmArgs, EngineKind.SIMULATED: SimulatedArgs}

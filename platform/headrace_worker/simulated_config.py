@@ -10,6 +10,8 @@ class SimulatedArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """From submission (or from a free slot) to the first token."""
     tpot_ms: float = 20.0
     """Between two steps; every running request gains one token per step."""
+    tpot_us_each: float = 0.0
+    """Microseconds by which each request that runs makes a step longer."""
     answer_tokens: int = 0
     """Answers end by themselves after this many tokens; 0 lets them run to `max_tokens`."""
     answer: str = ""
@@ -49,3 +51,5 @@ class CoreConfig(Struct, frozen=True, array_like=True):
     block_tokens: int = 0
     prefill_seconds: float = 0.0
     """Of a token."""
+    step_seconds_each: float = 0.0
+    """By which each request that runs makes a step longer."""

@@ -167,6 +167,10 @@ class SimulatedCore:
     def _num_running(self) -> int:
         return len(self._prefilling) + len(self._decoding)
 
+    @property
+    def _step_seconds(self) -> float:
+        return self._config.tpot_seconds + self._config.step_seconds_each * self._num_running
+
     def _enqueue(self, request: _Request) -> None:
         insort(self._waiting, request, key=_turn)
 
@@ -221,7 +225,7 @@ class SimulatedCore:
 
     def _start_decoding(self, request: _Request, now: float) -> None:
         if not self._decoding:
-            self._next_step = now + self._config.tpot_seconds
+            self._next_step = now + self._step_seconds
         self._decoding[request.request.request_id] = request
 
     def _schedule(self) -> None:
@@ -241,7 +245,7 @@ class SimulatedCore:
         due: list[_Request] = []
         if self._decoding and self._next_step <= now:
             due = list(self._decoding.values())
-            self._next_step = max(self._next_step + self._config.tpot_seconds, now)
+            self._next_step = max(self._next_step + self._step_seconds, now)
         while self._prefilling and self._prefilling[0].ready_at <= now:
             request = self._prefilling.popleft()
             self._start_decoding(request, now)

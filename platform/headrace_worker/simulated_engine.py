@@ -166,6 +166,7 @@ class SimulatedEngine:
             poison_at=args.poison_at,
             block_tokens=args.block_tokens,
             prefill_seconds=args.prefill_us / 1e6,
+            step_seconds_each=args.tpot_us_each / 1e6,
         )
 
 
