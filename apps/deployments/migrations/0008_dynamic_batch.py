@@ -5,34 +5,63 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('deployments', '0007_adapters_restarts'),
-        ('tenants', '0015_adapters_restarts'),
+        ("deployments", "0007_adapters_restarts"),
+        ("tenants", "0015_adapters_restarts"),
     ]
 
     operations = [
         migrations.RemoveField(
-            model_name='modeldeployment',
-            name='batch_dynamic',
+            model_name="modeldeployment",
+            name="batch_dynamic",
         ),
         migrations.AddField(
-            model_name='modeldeployment',
-            name='batch_control',
-            field=models.CharField(choices=[('off', 'Off: always the largest'), ('shadow', 'Shadow: only show what both rules would do'), ('classic', 'By load: over 80 % halves it, below 30 % doubles it'), ('objectives', 'By the goals below')], default='off', help_text="What moves each worker's batch between the two. Watch what the rules would do first (shadow): the latency page and the worker's metrics show it. Running answers are never stopped for it.", max_length=16, verbose_name='dynamic batch'),
+            model_name="modeldeployment",
+            name="batch_control",
+            field=models.CharField(
+                choices=[
+                    ("off", "Off: always the largest"),
+                    ("shadow", "Shadow: only show what both rules would do"),
+                    ("classic", "By load: over 80 % halves it, below 30 % doubles it"),
+                    ("objectives", "By the goals below"),
+                ],
+                default="off",
+                help_text="What moves each worker's batch between the two. Watch what the rules would do first (shadow): the latency page and the worker's metrics show it. Running answers are never stopped for it.",
+                max_length=16,
+                verbose_name="dynamic batch",
+            ),
         ),
         migrations.AddField(
-            model_name='modeldeployment',
-            name='batch_tpot_goal_seconds',
-            field=models.FloatField(default=0.05, help_text='Time per output token that nine of ten streams are to have.', validators=[django.core.validators.MinValueValidator(0.001), django.core.validators.MaxValueValidator(600.0)], verbose_name='goal for a token (s)'),
+            model_name="modeldeployment",
+            name="batch_tpot_goal_seconds",
+            field=models.FloatField(
+                default=0.05,
+                help_text="Time per output token that nine of ten streams are to have.",
+                validators=[
+                    django.core.validators.MinValueValidator(0.001),
+                    django.core.validators.MaxValueValidator(600.0),
+                ],
+                verbose_name="goal for a token (s)",
+            ),
         ),
         migrations.AddField(
-            model_name='modeldeployment',
-            name='batch_ttft_goal_seconds',
-            field=models.FloatField(default=0.5, help_text='From admission; a larger batch helps where it is missed and tokens come quickly enough.', validators=[django.core.validators.MinValueValidator(0.001), django.core.validators.MaxValueValidator(600.0)], verbose_name='goal for the first token (s)'),
+            model_name="modeldeployment",
+            name="batch_ttft_goal_seconds",
+            field=models.FloatField(
+                default=0.5,
+                help_text="From admission; a larger batch helps where it is missed and tokens come quickly enough.",
+                validators=[
+                    django.core.validators.MinValueValidator(0.001),
+                    django.core.validators.MaxValueValidator(600.0),
+                ],
+                verbose_name="goal for the first token (s)",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='modeldeployment',
-            constraint=models.CheckConstraint(condition=models.Q(('batch_control__in', ['off', 'shadow', 'classic', 'objectives'])), name='deployment_batch_control_known'),
+            model_name="modeldeployment",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("batch_control__in", ["off", "shadow", "classic", "objectives"])),
+                name="deployment_batch_control_known",
+            ),
         ),
     ]
