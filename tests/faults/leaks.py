@@ -19,11 +19,12 @@ _WITHOUT_TTL = {
     redis_keys.keys_used_key(),
     redis_keys.incarnations_key(),
     redis_keys.workers_key(),
+    redis_keys.gateways_key(),
     redis_keys.deadlines_key(),
     redis_keys.usage_key(),
     redis_keys.soft_limits_key(),
 }
-"""Tables of the whole installation; their entries are looked at below, or are swept by Celery (dead registrations)."""
+"""Tables of the whole installation; their entries are looked at below, or are swept by gateways and Celery (dead registrations)."""
 
 
 class Leaks(Struct, frozen=True):

@@ -68,7 +68,7 @@ def test_memory_is_that_of_the_worker_and_its_children() -> None:
     use = MachineUse()
     use.read()
     alone = use.rss_bytes
-    assert alone == pytest.approx(psutil.Process().memory_info().rss, rel=0.5)
+    assert alone > 0.5 * psutil.Process().memory_info().rss  # other tests may have left servers among the children
     script = "held = bytearray(200 << 20); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

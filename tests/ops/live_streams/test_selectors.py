@@ -87,6 +87,7 @@ def test_round_trips_do_not_grow_with_streams(
 
     monkeypatch.setattr(Pipeline, "execute", counted)
     needed = []
+    live_redis.config_resetstat()
     for more in (1, 300):
         paper.worker(f"worker-{more}")
         paper.admit(2 * more)
