@@ -24,7 +24,7 @@ _WITHOUT_TTL = {
     redis_keys.usage_key(),
     redis_keys.soft_limits_key(),
 }
-"""Tables of the whole installation; their entries are looked at below, or are swept by gateways and Celery (dead registrations)."""
+"""Tables of the whole installation; their entries are looked at below, or are swept (dead registrations)."""
 
 
 class Leaks(Struct, frozen=True):
