@@ -237,18 +237,20 @@ async def test_refused_arguments_a_death_while_idle_and_the_end_of_a_start(
     redis = connect(engine_redis_url)
     desk = Desk(redis)
     unknown = engine_deployment(tiny_model, engine_args={"kv_cache_dtype": "nosuch"})
-    await publish_snapshot(redis, snapshot(2, unknown))
+    stored: Reply = await redis.hget(redis_keys.snapshot_key(), "version")  # other tests use this Redis, too
+    version = int(stored or 0)
+    await publish_snapshot(redis, snapshot(version + 1, unknown))
     with start_engine_worker(engine_redis_url) as process:
         info = await registered(desk, process, WorkerState.BROKEN)
         assert "Input should be 'auto'" in info.last_error
 
         few_blocks = engine_deployment(tiny_model, engine_args={"num_gpu_blocks_override": 2})
-        await publish_snapshot(redis, snapshot(3, few_blocks))
+        await publish_snapshot(redis, snapshot(version + 2, few_blocks))
         await registered(desk, process, WorkerState.LOADING)
         info = await registered(desk, process, WorkerState.BROKEN)
         assert "KV cache" in info.last_error
 
-        await publish_snapshot(redis, snapshot(4, engine_deployment(tiny_model)))
+        await publish_snapshot(redis, snapshot(version + 3, engine_deployment(tiny_model)))
         answer = await desk.answer(await admit(desk), seconds=ENGINE_START_SECONDS)
         assert answer.end.state is StreamState.FINISHED
 
