@@ -72,6 +72,13 @@ _FIELDSETS: Fieldsets = [
             "description": _("Money per million tokens, for budgets and the usage ledger. Zero: free."),
         },
     ),
+    (
+        _("Your costs"),
+        {
+            "fields": [("worker_hour_cost", "kwh_cost")],
+            "description": _("What it costs you to run it, for the page of costs; nobody is billed by it."),
+        },
+    ),
     (_("Access"), {"fields": ["is_restricted", "visible_tenants"]}),
     (
         _("Waiting and deadlines"),

@@ -1,20 +1,21 @@
 """Tables as CSV, page by page: an export of any size takes the memory of one page and holds no cursor open."""
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from io import StringIO
 from typing import Any, Self
 
 from asgiref.sync import sync_to_async
 from django.db.models import Model, QuerySet
-from django.http import StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 
 from apps.deployments.prices import from_micros, money_text
 from apps.usage.models import UsageRecord, UsageRollup
 
 PAGE = 1_000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_CONTENT_TYPE = "text/csv; charset=utf-8"
 
 Column = Callable[[Any], object]
 
@@ -54,8 +55,12 @@ def rollups_csv(rollups: "QuerySet[UsageRollup]") -> StreamingHttpResponse:
 
 def attachment(pages: "CsvPages", name: str) -> StreamingHttpResponse:
     """Returns the answer that has these pages as a file of that name."""
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingHttpResponse(pages, content_type="text/csv; charset=utf-8", headers=headers)
+    return StreamingHttpResponse(pages, content_type=_CONTENT_TYPE, headers=_headers(name))
+
+
+def table_csv(rows: Iterable[object], columns: Mapping[str, Column], name: str) -> HttpResponse:
+    """Returns the answer that has a table that is no query, and has a page's length, as a file of that name."""
+    return HttpResponse(_lines(rows, columns, has_head=True), content_type=_CONTENT_TYPE, headers=_headers(name))
 
 
 class CsvPages:
@@ -79,14 +84,23 @@ class CsvPages:
         is_first = self._after is None
         rows: list[Model] = list((self._rows if is_first else self._rows.filter(pk__gt=self._after))[:PAGE])
         self._is_done = len(rows) < PAGE
-        text = StringIO()
-        writer = csv.writer(text)
-        if is_first:
-            writer.writerow(self._columns)
-        for row in rows:
-            writer.writerow([_cell(column(row)) for column in self._columns.values()])
-            self._after = row.pk
-        return text.getvalue().encode()
+        if rows:
+            self._after = rows[-1].pk
+        return _lines(rows, self._columns, has_head=is_first)
+
+
+def _headers(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
+
+
+def _lines(rows: Iterable[object], columns: Mapping[str, Column], *, has_head: bool) -> bytes:
+    text = StringIO()
+    writer = csv.writer(text)
+    if has_head:
+        writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(column(row)) for column in columns.values()])
+    return text.getvalue().encode()
 
 
 def _cell(value: object) -> object:

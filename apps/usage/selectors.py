@@ -70,10 +70,22 @@ def usage_sums(
 
 
 def usage_sums_of_all(
-    *, bucket: Bucket, start: datetime, end: datetime, groups: Collection[Group] = ()
+    *, bucket: Bucket, start: datetime, end: datetime, groups: Collection[Group] = (), deployment: str | None = None
 ) -> list[UsageSum]:
-    """The same over all tenants, for operators."""
-    return _sums(UsageRollup.all_tenants.all(), bucket, start, end, groups)
+    """The same over all tenants, for operators; with `deployment` only what was used of the one called so."""
+    rows = UsageRollup.all_tenants.all()
+    return _sums(rows if deployment is None else rows.filter(deployment_label=deployment), bucket, start, end, groups)
+
+
+def usage_totals_of_all(*, bucket: Bucket, start: datetime, end: datetime, groups: Collection[Group]) -> list[UsageSum]:
+    """The same for the whole time: one sum for each combination of the groups, which says that it begins at `start`.
+
+    Raises:
+        ValueError: There is no group.
+    """
+    if not groups:
+        raise ValueError("a total is of something")
+    return _sums(UsageRollup.all_tenants.all(), bucket, start, end, groups, is_total=True)
 
 
 def usage_may_read_all(*, tenant: Tenant, user_id: str) -> bool:
@@ -83,20 +95,25 @@ def usage_may_read_all(*, tenant: Tenant, user_id: str) -> bool:
 
 
 def _sums(
-    rows: "QuerySet[UsageRollup]", bucket: Bucket, start: datetime, end: datetime, groups: Collection[Group]
+    rows: "QuerySet[UsageRollup]",
+    bucket: Bucket,
+    start: datetime,
+    end: datetime,
+    groups: Collection[Group],
+    *,
+    is_total: bool = False,
 ) -> list[UsageSum]:
     found = rows.filter(bucket=bucket, start_at__gte=start, start_at__lt=end)
     # A deployment without an id (made before it had one) is known by its name.
-    split = [f"{group}_ref" for group in groups] + (["deployment_label"] if Group.DEPLOYMENT in groups else [])
+    split = [] if is_total else ["start_at"]
+    split += [f"{group}_ref" for group in groups] + (["deployment_label"] if Group.DEPLOYMENT in groups else [])
     named = {f"{group}_name": Max(f"{group}_label") for group in groups}
     totals: Any = (
-        found.values("start_at", *split)
-        .annotate(**named, **{f"{name}_sum": Sum(F(name)) for name in SUMMED})
-        .order_by("start_at", *split)
+        found.values(*split).annotate(**named, **{f"{name}_sum": Sum(F(name)) for name in SUMMED}).order_by(*split)
     )
     return [
         UsageSum(
-            start_at=row["start_at"],
+            start_at=start if is_total else row["start_at"],
             whose={group: Whose(ref=row[f"{group}_ref"], label=row[f"{group}_name"]) for group in groups},
             **{name: int(row[f"{name}_sum"]) for name in SUMMED},
         )

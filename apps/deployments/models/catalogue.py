@@ -188,6 +188,27 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         validators=_PRICE,
         help_text=_("Per million tokens of the answer."),
     )
+    worker_hour_cost = models.DecimalField(
+        _("cost of a worker-hour"),
+        max_digits=12,
+        decimal_places=6,
+        null=True,
+        blank=True,
+        validators=_PRICE,
+        help_text=_(
+            "What you pay for an hour of one worker, its machine and GPUs, busy or not, in the unit of the prices."
+            " Without power where you give the price of a kWh. Empty: not known."
+        ),
+    )
+    kwh_cost = models.DecimalField(
+        _("cost of a kWh"),
+        max_digits=12,
+        decimal_places=6,
+        null=True,
+        blank=True,
+        validators=_PRICE,
+        help_text=_("Counts where the power of GPUs is measured. Empty: not known, or part of the worker-hour."),
+    )
     last_error = models.TextField(
         blank=True, editable=False, help_text=_("What a worker's engine said last when it could not start or broke.")
     )
@@ -224,6 +245,11 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
                 condition=Q(prompt_price__gte=0, completion_price__gte=0)
                 & (Q(cached_price__isnull=True) | Q(cached_price__gte=0)),
                 name="deployment_prices_not_negative",
+            ),
+            models.CheckConstraint(
+                condition=(Q(worker_hour_cost__isnull=True) | Q(worker_hour_cost__gte=0))
+                & (Q(kwh_cost__isnull=True) | Q(kwh_cost__gte=0)),
+                name="deployment_costs_not_negative",
             ),
         ]
 

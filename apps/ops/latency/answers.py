@@ -1,6 +1,6 @@
 """The latency page's numbers, for whoever may see them: read, computed, put into one answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from apps.ops.enums import LatencyTier
 from apps.ops.latency.asked import COMPARED, RANGES, USUAL_RANGE, Asked, AskedForm
 from apps.ops.latency.goals import goals_for
 from apps.ops.latency.offered import Choices, Option
-from apps.ops.latency.panels import PANELS, TILES
+from apps.ops.latency.panels import PANELS, TILES, Panel, Tile
 from apps.ops.latency.presentation import Json, before_json, goals_json, numbers_json
 from apps.ops.latency.scopes import LatencyScope, TimeRange
 from apps.ops.latency.selectors import fleet_series, latency_series
@@ -73,12 +73,21 @@ def page_context(asked: Asked, choices: Choices, *, has_fleet: bool) -> dict[str
     tiles = [tile for tile in TILES if has_fleet or not tile.is_of_fleet]
     return {
         "asked": asked,
-        "fields": [_field(name, asked.text(name), options, may_add=has_fleet) for name, options in choices.items()],
+        "fields": [
+            choice_field(name, asked.text(name), options, may_add=has_fleet) for name, options in choices.items()
+        ],
         "ranges": [(name, label) for name, (_length, label) in RANGES.items()],
         "usual_range": USUAL_RANGE,
-        "compared": [(name, label) for name, (_shift, label) in COMPARED.items()],
         "point_hint": _HINT_OPERATORS if has_fleet else _HINT,
         "texts": {"stale": str(_STALE_OPERATORS if has_fleet else _STALE)},
+        **drawn_context(panels, tiles),
+    }
+
+
+def drawn_context(panels: Sequence[Panel], tiles: Sequence[Tile]) -> dict[str, Any]:
+    """Returns what `ops/latency/page.html` needs of what is drawn, and what it may be compared with."""
+    return {
+        "compared": [(name, label) for name, (_shift, label) in COMPARED.items()],
         "panels": panels,
         "panel_specs": [panel.spec for panel in panels],
         "tiles": tiles,
@@ -86,7 +95,8 @@ def page_context(asked: Asked, choices: Choices, *, has_fleet: bool) -> dict[str
     }
 
 
-def _field(name: str, value: str, options: list[Option], *, may_add: bool) -> Json:
+def choice_field(name: str, value: str, options: list[Option], *, may_add: bool) -> Json:
+    """Returns a list of the page; `may_add`: a value that is not among the options is shown all the same."""
     known = {option for option, _label in options}
     if value not in known and may_add:
         options = [*options, (value, value)]

@@ -5,7 +5,7 @@ time all are means but the most. What nobody could tell is None and does not cou
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from apps.ops.latency.samples import FleetState, QueueSample, WorkerSample
 
@@ -15,7 +15,7 @@ Whose = tuple[str, str]
 """Deployment and worker; "" for a deployment's row."""
 
 SUMS = (
-    *("workers", "running", "held", "suspended", "spilled", "waiting", "waiting_most", "tokens"),
+    *("workers", "registered", "running", "held", "suspended", "spilled", "waiting", "waiting_most", "tokens"),
     *("rss_bytes", "gpu_memory_bytes", "gpu_power_watts"),
 )
 BATCHES = ("batch_limit", "batch_classic", "batch_objectives")
@@ -24,7 +24,7 @@ MOSTS = ("kv_cache_usage_most",)
 NAMES = (*SUMS, *MEANS, *MOSTS)
 _MOST_OVER_TIME = frozenset({"waiting_most", *MOSTS})
 _ALWAYS = frozenset(NAMES) - {
-    *("prefix_hit_rate", "rss_bytes", "gpu_utilization", "gpu_bandwidth", "gpu_memory_bytes"),
+    *("registered", "prefix_hit_rate", "rss_bytes", "gpu_utilization", "gpu_bandwidth", "gpu_memory_bytes"),
     *("gpu_clock_mhz", "gpu_power_watts"),
     *BATCHES,
 }
@@ -36,6 +36,16 @@ def over_time(figures: Sequence[Mapping[str, float | None]]) -> Figures:
     return {name: (_most if name in _MOST_OVER_TIME else _mean)(name, figures) for name in NAMES}
 
 
+def over_part(figures: Sequence[Mapping[str, float | None]], spans: int) -> Figures:
+    """Returns what one thing was like over so many spans, of which it was there in those that are given.
+
+    Only `registered` counts the others: it tells how long something was there.
+    """
+    whole = over_time(figures)
+    registered = whole["registered"]
+    return {**whole, "registered": None if registered is None else registered * len(figures) / spans}
+
+
 def together(figures: Sequence[Mapping[str, float | None]]) -> Figures:
     """Returns what several things were like together, at one time."""
     return {
@@ -45,7 +55,7 @@ def together(figures: Sequence[Mapping[str, float | None]]) -> Figures:
     }
 
 
-def figures_of(states: Iterable[FleetState], before: FleetState | None) -> dict[Whose, Figures]:
+def figures_of(states: Sequence[FleetState], before: FleetState | None) -> dict[Whose, Figures]:
     """Returns rows over the time of some samples; `before` is the one that was taken before them.
 
     Tokens per second and the hit rate are differences between one sample and the next.
@@ -55,7 +65,7 @@ def figures_of(states: Iterable[FleetState], before: FleetState | None) -> dict[
         for whose, figures in _of_state(state, before).items():
             seen[whose].append(figures)
         before = state
-    return {whose: over_time(figures) for whose, figures in seen.items()}
+    return {whose: over_part(figures, len(states)) for whose, figures in seen.items()}
 
 
 def _of_state(state: FleetState, before: FleetState | None) -> dict[Whose, Figures]:
@@ -80,6 +90,7 @@ def _of_worker(worker: WorkerSample, earlier: WorkerSample | None, seconds: floa
     return {
         **dict.fromkeys(NAMES, 0.0),
         "workers": float(worker.is_ready),
+        "registered": 1.0,
         "running": float(worker.running),
         "held": float(worker.held),
         "spilled": float(worker.spilled),
@@ -100,6 +111,7 @@ def _of_worker(worker: WorkerSample, earlier: WorkerSample | None, seconds: floa
 def _of_deployment(queue: QueueSample, workers: Sequence[Figures]) -> Figures:
     return {
         **together(workers),
+        "registered": float(len(workers)),
         "waiting": float(queue.waiting),
         "waiting_most": float(queue.waiting),
         "suspended": float(queue.suspended),

@@ -12,7 +12,17 @@ from django.db.models import Aggregate, Avg, Max, Min, Sum
 from django.utils import timezone
 
 from apps.ops.enums import FleetSpan
-from apps.ops.latency.fleet_figures import MOSTS, NAMES, SUMS, Figures, Whose, figures_of, over_time, together
+from apps.ops.latency.fleet_figures import (
+    MOSTS,
+    NAMES,
+    SUMS,
+    Figures,
+    Whose,
+    figures_of,
+    over_part,
+    over_time,
+    together,
+)
 from apps.ops.latency.samples import FleetState, fleet_states, sampled_at
 from apps.ops.latency.scopes import FleetPoint, TimeRange, floor_to
 from apps.ops.models import FleetSample
@@ -125,10 +135,12 @@ def _figures_between(start: datetime, end: datetime) -> dict[Whose, Figures]:
 
 def _hour(start: datetime) -> dict[Whose, Figures]:
     seen: dict[Whose, list[Figures]] = defaultdict(list)
+    minutes: set[datetime] = set()
     rows = FleetSample.objects.filter(span=FleetSpan.MINUTE, at__gte=start, at__lt=start + HOUR).order_by()
-    for deployment, worker, *values in rows.values_list("deployment", "worker", *NAMES):
+    for at, deployment, worker, *values in rows.values_list("at", "deployment", "worker", *NAMES):
+        minutes.add(at)
         seen[deployment, worker].append(dict(zip(NAMES, values, strict=True)))
-    return {whose: over_time(figures) for whose, figures in seen.items()}
+    return {whose: over_part(figures, len(minutes)) for whose, figures in seen.items()}
 
 
 def _rows_store(span: FleetSpan, at: datetime, rows: Mapping[Whose, Figures]) -> int:

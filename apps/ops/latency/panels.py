@@ -24,6 +24,7 @@ class Unit(StrEnum):
     BYTES = "bytes"
     WATTS = "watts"
     MEGAHERTZ = "megahertz"
+    MONEY = "money"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,13 @@ def numbers_json(
     total = Summary()
     for point in shown:
         total.merge(point)
-    series = _columns([_values(point, _seconds(point.at, step, now)) for point in shown])
+    series = columns([_values(point, _seconds(point.at, step, now)) for point in shown])
     totals = _values(total, max(1.0, (min(time_range.end, now) - time_range.start).total_seconds()))
     if fleet is not None:
         by_time = {point.at: point for point in fleet}
         rows = [by_time.get(point.at) for point in shown]
         for name in _FLEET:
-            column = [None if row is None else _rounded(getattr(row, name)) for row in rows]
+            column = [None if row is None else rounded(getattr(row, name)) for row in rows]
             series[f"fleet.{name}"] = column
             totals[f"fleet.{name}"] = next((value for value in reversed(column) if value is not None), None)
     return {
@@ -80,17 +80,17 @@ def _values(summary: Summary, seconds: float | None) -> dict[str, Number]:
         if not histogram.counts:
             continue
         for name, quantile in zip(_NAMES, histogram.quantiles(_SHARES), strict=True):
-            values[f"{measure}.{name}"] = _rounded(quantile)
-        values[f"{measure}.mean"] = _rounded(histogram.mean)
+            values[f"{measure}.{name}"] = rounded(quantile)
+        values[f"{measure}.mean"] = rounded(histogram.mean)
     values |= _phases(summary)
     requests = summary.tally(Tally.REQUESTS)
     values["count.requests"] = requests
     for tally in _RATES:
-        values[f"rate.{tally}"] = _rounded(summary.tally(tally) / seconds) if seconds is not None else None
+        values[f"rate.{tally}"] = rounded(summary.tally(tally) / seconds) if seconds is not None else None
     for name, part, whole in _PARTS:
         some = summary.tally(part)
         if count := max(summary.tally(whole), some):  # what could not begin is an error and no request
-            values[name] = _rounded(some / count)
+            values[name] = rounded(some / count)
     return values
 
 
@@ -101,19 +101,20 @@ def _phases(summary: Summary) -> dict[str, Number]:
     if not count:
         return {}
     return {
-        f"{phase}.share": _rounded(histogram.sum_seconds / count)
+        f"{phase}.share": rounded(histogram.sum_seconds / count)
         for phase in PHASES
         if (histogram := summary.histograms.get(phase)) is not None
     }
 
 
-def _columns(rows: Sequence[dict[str, Number]]) -> dict[str, list[Number]]:
+def columns(rows: Sequence[dict[str, Number]]) -> dict[str, list[Number]]:
     """Returns rows as columns; what a row lacks is None there."""
     names = {name: None for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _rounded(value: float | None) -> Number:
+def rounded(value: float | None) -> Number:
+    """Returns it as it is told: nobody reads more digits."""
     if value is None or value == 0:
         return value
     return float(f"{value:.{_FIGURES}g}")

@@ -98,6 +98,7 @@ class FleetPoint:
 
     at: datetime
     workers: float = 0.0
+    registered: float | None = None
     running: float = 0.0
     held: float = 0.0
     suspended: float = 0.0

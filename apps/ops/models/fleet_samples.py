@@ -20,6 +20,10 @@ class FleetSample(models.Model):
     deployment = models.CharField(max_length=LABEL_LENGTH)
     worker = models.CharField(max_length=REF_LENGTH, blank=True, help_text=_("Empty: the deployment."))
     workers = models.FloatField(default=0.0, help_text=_("Ready workers."))
+    registered = models.FloatField(
+        null=True,
+        help_text=_("Workers that were there, ready or not. Of a worker the share of the span in which it was."),
+    )
     running = models.FloatField(default=0.0)
     held = models.FloatField(default=0.0, help_text=_("Out of credit: their readers do not come on."))
     suspended = models.FloatField(default=0.0, help_text=_("Of the deployment only."))

@@ -28,6 +28,7 @@ const FORMS = {
   count: (value) => value.toLocaleString("en", { maximumFractionDigits: 1 }),
   watts: (value) => `${figures(value)} W`,
   megahertz: (value) => `${figures(value)} MHz`,
+  money: (value) => (value !== 0 && Math.abs(value) < 0.01 ? value.toPrecision(2) : figures(value)),
 };
 
 export function inWords(value, unit) {

@@ -139,3 +139,19 @@ def test_old_rows_go() -> None:
 def test_the_task_runs(redis: Redis) -> None:
     register(redis, "w1")
     assert fleet_sample_task()
+
+
+def test_an_hour_tells_how_long_a_worker_was_there(redis: Redis) -> None:
+    for minute in range(61):
+        register(redis, "w1")
+        if minute < 15:
+            register(redis, "w2", state=WorkerState.LOADING)
+        else:
+            redis.hdel(redis_keys.workers_key(), "w2")
+        fleet_sample_take(now=NOW + minute * MINUTE)
+    fleet_roll_up(now=NOW + 61 * MINUTE)
+    hours = {row["worker"]: row for row in rows(FleetSpan.HOUR)}
+    assert {name: row["registered"] for name, row in hours.items()} == pytest.approx({"": 1.25, "w1": 1.0, "w2": 0.25})
+    assert {name: row["workers"] for name, row in hours.items()} == pytest.approx({"": 1.0, "w1": 1.0, "w2": 0.0})
+    ten = fleet_points("tiny", None, over(NOW, NOW + HOUR, 10 * MINUTE))
+    assert [point.registered for point in ten] == pytest.approx([2.0, 1.5, 1.0, 1.0, 1.0, 1.0])
