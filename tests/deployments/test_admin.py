@@ -69,6 +69,14 @@ def test_a_deployment_is_made_for_chosen_tenants(admin_client: Client, tenant: T
     assert AuditEvent.all_tenants.filter(action=AuditAction.DEPLOYMENT_CREATED).count() == 1
 
 
+def test_what_a_deployment_costs_is_given_beside_its_prices(admin_client: Client) -> None:
+    answer = admin_client.post(ADD, deployment_form(worker_hour_cost="2.5", kwh_cost=""))
+    assert answer.status_code == 302
+    made = ModelDeployment.objects.get()
+    assert (made.worker_hour_cost, made.kwh_cost) == (Decimal("2.5"), None)
+    assert "What you pay for an hour of one worker" in admin_client.get(ADD).content.decode()
+
+
 @pytest.mark.parametrize(
     ("engine_args", "message"),
     [

@@ -94,6 +94,8 @@ def test_a_switched_off_one_is_not_listed(deployment: ModelDeployment, tenant: T
         {"model": ""},
         {"prompt_price": Decimal(-1)},
         {"completion_price": Decimal("0.0000001")},
+        {"worker_hour_cost": Decimal(-1)},
+        {"kwh_cost": Decimal("0.0000001")},
     ],
 )
 def test_what_cannot_work_is_refused(db: None, values: dict[str, Any]) -> None:
@@ -113,6 +115,8 @@ def test_what_cannot_work_is_refused(db: None, values: dict[str, Any]) -> None:
         {"max_model_len": 100},
         {"prompt_price": Decimal(-1)},
         {"cached_price": Decimal(-1)},
+        {"worker_hour_cost": Decimal(-1)},
+        {"kwh_cost": Decimal(-1)},
     ],
 )
 def test_the_database_refuses_what_goes_around_the_services(

@@ -1,5 +1,5 @@
 """Admin pages of operators."""
 
-from apps.ops.admin import alerts, latency, live_streams, objectives, schedule
+from apps.ops.admin import alerts, costs, latency, live_streams, objectives, schedule
 
-__all__ = ["alerts", "latency", "live_streams", "objectives", "schedule"]
+__all__ = ["alerts", "costs", "latency", "live_streams", "objectives", "schedule"]

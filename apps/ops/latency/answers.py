@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError
+from django.forms import Form
 from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -44,9 +45,18 @@ def asked_of_numbers(request: HttpRequest) -> Asked:
         ValidationError: Something makes no sense.
     """
     form = AskedForm(request.GET)
+    form_check(form)
+    return Asked.of_form(form)
+
+
+def form_check(form: Form) -> None:
+    """Checks what was asked.
+
+    Raises:
+        ValidationError: Something makes no sense.
+    """
     if not form.is_valid():
         raise ValidationError([f"{name}: {error}" for name, errors in form.errors.items() for error in errors])
-    return Asked.of_form(form)
 
 
 def numbers_answer(

@@ -104,6 +104,7 @@ UNFOLD: dict[str, Any] = {
                     _link("Live streams", "stream", "ops_livestream"),
                     _link("Latency", "timeline", "ops_latencyhour"),
                     _link("Diagnosis", "troubleshoot", "ops", "diagnosis"),
+                    _link("Costs", "savings", "ops_fleetcost"),
                     {**_link("Objectives", "target", "ops_serviceobjective"), "active": _is_list_of_objectives},
                     _link("Alerts", "notifications_active", "ops_alert"),
                     _link("Alert rules", "rule", "ops_alertrule"),
