@@ -49,4 +49,5 @@ class FleetCostAdmin(ReadOnlyAdmin):
                 raise PermissionDenied
             return view(request)
 
-        return self.admin_site.admin_view(guarded)
+        admin_view: _View = self.admin_site.admin_view(guarded)
+        return admin_view

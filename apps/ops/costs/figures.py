@@ -187,7 +187,7 @@ class ToZero:
     """What ending idle workers would have saved."""
 
     gaps: int = 0
-    """Each ends with a request that waits for a start."""
+    """The first request after each waits for a start."""
     hours: float = 0.0
 
 

@@ -102,8 +102,8 @@ def sums_by_hour(time_range: TimeRange, deployment: str | None) -> Iterator[tupl
 
 
 def hours_sampled(time_range: TimeRange) -> int:
-    """Returns in how many hours there was a sample of anything."""
-    rows = FleetSample.objects.filter(span=FleetSpan.HOUR, at__gte=time_range.start, at__lt=time_range.end)
+    """Returns in how many hours there was a sample of any deployment."""
+    rows = FleetSample.objects.filter(span=FleetSpan.HOUR, worker="", at__gte=time_range.start, at__lt=time_range.end)
     return int(rows.aggregate(hours=Count("at", distinct=True))["hours"])
 
 

@@ -142,13 +142,13 @@ def test_workers_add_up_to_their_deployment(one: list[Hour], other: list[Hour], 
 
 
 def test_a_gap_saves_what_is_left_of_it_after_the_wait_and_the_start() -> None:
-    assert to_zero([[1, 1, 1], [2, 2], [1]], after_hours=1.25) == ToZero(2, 1.75 + 1.5)
+    assert to_zero([[1.0, 1.0, 1.0], [2.0, 2.0], [1.0]], after_hours=1.25) == ToZero(2, 1.75 + 1.5)
     assert to_zero([[1.0]], after_hours=1.0) == ToZero()
 
 
 def test_hours_that_do_not_follow_each_other_are_gaps_apart() -> None:
     quiet = [(NOON + number * HOUR, float(number)) for number in (0, 1, 3, 4, 5, 9)]
-    assert list(gaps_of(quiet)) == [[0, 1], [3, 4, 5], [9]]
+    assert list(gaps_of(quiet)) == [[0.0, 1.0], [3.0, 4.0, 5.0], [9.0]]
     assert list(gaps_of([])) == []
 
 

@@ -178,7 +178,7 @@ def test_gaps_longer_than_the_policys_wait_and_a_start_would_have_been_saved() -
 
 
 @pytest.mark.parametrize("change", [{"held": 0.5}, {"tokens": 0.1}])
-def test_an_hour_that_somebody_used_is_no_gap(change: dict[str, float]) -> None:
+def test_an_hour_that_somebody_used_is_no_gap(change: dict[str, Any]) -> None:
     seed({("a", "w"): [Hour(**change)] * 24}, START)
     assert the_one(cost_report(DAY, None), "a").to_zero.gaps == 0
 

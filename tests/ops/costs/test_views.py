@@ -43,7 +43,8 @@ def hour_ago(hours: int) -> datetime:
 
 def fill(tenant: Tenant, *, hours: int = 20, deployment: str = "tiny", **hour: Any) -> None:
     """Hours up to now of one worker, and a stream in each of the last two."""
-    seed({(deployment, f"{deployment}-w"): [Hour(**{"tokens": 10.0, "running": 0.5, **hour})] * hours}, hour_ago(hours))
+    values: dict[str, Any] = {"tokens": 10.0, "running": 0.5, **hour}
+    seed({(deployment, f"{deployment}-w"): [Hour(**values)] * hours}, hour_ago(hours))
     usage_record(
         events=[
             event(f"{deployment}-{number}-{uuid4()}", tenant_id=tenant.pk.hex, deployment=deployment, admitted_at=at)
