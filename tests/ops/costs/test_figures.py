@@ -27,7 +27,8 @@ NAMES = ("large", "middle", "small")
 TENANTS = ("acme", "globex")
 
 shares = st.floats(0.0, 1.0)
-amounts = st.floats(0.0, 1000.0)
+amounts = st.just(0.0) | st.floats(1e-6, 1000.0)
+"""Not so small that products have no digits left."""
 hours_of_a_worker = st.lists(
     st.builds(
         Hour,
