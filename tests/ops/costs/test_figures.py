@@ -197,11 +197,10 @@ def test_the_cheapest_one_that_the_tenant_sees() -> None:
 def test_a_smaller_model_saves_something_and_is_seen(
     some: list[Used], per_token: dict[str, float], offered: dict[str, set[str] | None]
 ) -> None:
-    refs = {id(one): one.tenant_ref for one in some}
     for one in some:
         for found in smaller_models([one], per_token, offered):
             sees = offered[found.other]
-            assert sees is None or refs[id(one)] in sees
+            assert sees is None or one.tenant_ref in sees
             assert found.other != one.deployment
             assert per_token[found.other] < per_token[one.deployment]
             assert found.saved >= 0
