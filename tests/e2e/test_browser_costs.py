@@ -25,7 +25,7 @@ def test_figures_charts_and_tables_follow_the_question(admin_page: Page, live_st
     # The hour that runs is one of the 24, and has no sample.
     expect(hours).to_have_text("23")
     expect(page.locator('[data-tile="share-idle"] dd').first).to_have_text("75 %")
-    expect(page.locator('[data-tile="tokens-per_kwh"] dd').first).to_have_text("–")
+    expect(page.locator('[data-tile="tokens-per_kwh"] dd').first).to_have_text("\u2013")
     expect(page.locator('[data-panel="tokens-per-kwh"]')).to_be_hidden()
     tables = page.locator("#cost-tables")
     expect(tables).to_contain_text("of these 24 hours")
