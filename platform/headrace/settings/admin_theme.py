@@ -113,7 +113,7 @@ UNFOLD: dict[str, Any] = {
                 ],
             },
             {
-                "title": "Operation",
+                "title": "System",
                 "items": [
                     _link("Users", "person", "accounts_user"),
                     _link("Audit trail", "history", "tenants_auditevent"),
