@@ -316,40 +316,6 @@ async def test_stream_that_somebody_took_over_is_dropped(desk: Desk, run_worker:
     assert isinstance(entries[-1], Delta)
 
 
-async def test_drain_lets_streams_finish_and_takes_no_new_ones(desk: Desk, run_worker: RunWorker) -> None:
-    async with run_worker(simulated("sim", engine_args=SLOW), drain_seconds=20) as worker:
-        running = await desk.admit(max_tokens=40)
-        await desk.first_token(running)
-        worker.stop()
-        await desk.worker_in(WorkerState.DRAINING)
-        waiting = await desk.admit()
-        answer = await desk.answer(running)
-    assert answer.end.state is StreamState.FINISHED
-    assert answer.end.usage.completion_tokens == 40
-    record = await desk.queue.record(waiting)
-    assert record is not None
-    assert record.state is StreamState.QUEUED
-    assert await desk.workers() == []
-
-
-async def test_what_a_drain_cuts_is_continued_by_the_next_worker(desk: Desk, run_worker: RunWorker) -> None:
-    """Also when it was admitted so long ago that its queue deadline has passed: it has met that one."""
-    async with run_worker(simulated("sim", engine_args=SLOW), drain_seconds=0.1):
-        stream_id = await desk.admit(max_tokens=60)
-        await desk.first_token(stream_id)
-        await desk.redis.hset(redis_keys.stream_key(stream_id), mapping={"admitted_ms": 1, "deadline_ms": 60_001})
-    record = await desk.queue.record(stream_id)
-    assert record is not None
-    assert record.state is StreamState.QUEUED
-    async with run_worker():
-        answer = await desk.answer(stream_id)
-        reference = await desk.answer(await desk.admit(max_tokens=60))
-    answer.check_order(owners=2)
-    assert answer.text == reference.text
-    assert answer.end.usage == reference.end.usage
-    assert [start.attempt for start in answer.starts] == [1, 1], "a drain is nobody's failure"
-
-
 # ---- Redis away
 
 
