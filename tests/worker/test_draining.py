@@ -1,4 +1,4 @@
-"""A worker that is to end, or to drain, resume, migrate by order: nothing is lost, doubled, or served by the wrong one."""
+"""A worker that is to end, or to drain, resume, migrate by order: nothing is lost, doubled, or served twice."""
 
 import pytest
 
