@@ -199,6 +199,7 @@ class Gateway:
 
     async def _enlist(self) -> None:
         await self.queue.enlist(self.incarnation, lease_seconds=self.lease_seconds, channels=self._channels())
+        await self._show()  # operators see it from its first stream on
         self._delivery_task = asyncio.create_task(self.delivery.run(self.incarnation), name="delivery")
 
     def _channels(self) -> list[str]:
