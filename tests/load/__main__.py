@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.load.bench import Bench
+from tests.load.comparison import UnreadableRunError
 from tests.load.rows import PEER_ROWS, QUICK_ROWS, ROWS
 from tests.support.environment import REPOSITORY_ROOT
 
@@ -16,8 +17,13 @@ _OTHER_NAMES = {"guard": "guarded"}
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the bench; returns the exit status: 0 when every row has its figures, whatever they are."""
-    options = _parser().parse_args(arguments)
-    return Bench(options, arguments, wanted_rows(options)).run()
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        bench = Bench(options, arguments, wanted_rows(options))
+    except UnreadableRunError as error:
+        parser.error(f"argument --against: {error}")
+    return bench.run()
 
 
 def wanted_rows(options: argparse.Namespace) -> list[str]:
@@ -48,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="how often each row is measured (default: each row's own number)")
     parser.add_argument("--seconds", type=float, help="length of the steady part of a round of `sim` and `path`")
     parser.add_argument("--output", type=Path, default=REPOSITORY_ROOT / "var" / "bench", help="folder of the files")
+    parser.add_argument(
+        "--against", type=Path, metavar="JSON", help="the file of an earlier run: says which verdicts are others now"
+    )
     parser.add_argument("--quick", action="store_true", help="the short form of some of the peers' rows")
     parser.add_argument("--without-litellm", action="store_true", help="do not install and measure LiteLLM")
     parser.add_argument("--without-smg", action="store_true", help="affinity without a router beside it")

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from tests.load.comparison import compared, read_rows
+from tests.load.host import host_costs
 from tests.load.placement import Placement
 from tests.load.report import machine
 from tests.load.results import DONE, FAILED, LEFT_OUT, TOO_LONG, Results, RowResult
@@ -29,6 +31,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace, arguments: Sequence[str], names: Sequence[str]) -> None:
         self._options = options
         self._placement = Placement.of_this_machine()
+        self._earlier = read_rows(options.against) if options.against else None
         self._results = Results(options.output, machine(), arguments)
         self._began = time.monotonic()
         usual = math.inf if options.only or options.rounds else USUAL_MINUTES
@@ -46,8 +49,11 @@ class Bench:
         status = 0
         try:
             with ended_by_signals():
+                self._results.host_is("before", host_costs(self._placement))
                 for name in self._names:
                     self._soak() if name == SOAK else self._one(name)
+                self._results.host_is("after", host_costs(self._placement))
+                self._results.write()
         except (KeyboardInterrupt, SystemExit) as end:
             status = int(end.code or 1) if isinstance(end, SystemExit) else 130
             for row in self._running:
@@ -57,6 +63,8 @@ class Bench:
                 row.end()
                 row.clean()
             self._keeper.close()
+        if self._earlier is not None:
+            _say(f"\n{compared(self._earlier, self._results.rows)}")
         _say(f"\n{self._results.summary()}\nAll figures: {self._results.json_path}")
         return status or int(any(row.state in {FAILED, TOO_LONG} for row in self._results.rows))
 

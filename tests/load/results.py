@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from tests.load.host import HostCosts
 from tests.load.table_text import aligned, markdown_lines
 
 DONE, FAILED, TOO_LONG, LEFT_OUT = "done", "FAILED", "TOOK TOO LONG", "left out"
@@ -92,6 +93,7 @@ class Results:
         self.began = dt.datetime.now(dt.UTC)
         self.rows: list[RowResult] = []
         self._machine = machine
+        self._host: dict[str, HostCosts] = {}
         self._arguments = list(arguments)
         self._stem = folder / f"{self.began:%Y%m%d-%H%M%S}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,12 +107,21 @@ class Results:
         """The file of a row's plot."""
         return self._stem.with_name(f"{self._stem.name}-{name}.png")
 
+    def host_is(self, when: str, costs: HostCosts) -> None:
+        """Keeps what the machine itself took at some moment; written with the next row, or by `write`."""
+        self._host[when] = costs
+
     def add(self, row: RowResult) -> None:
         """Keeps a row, and writes all that there is."""
         self.rows.append(row)
+        self.write()
+
+    def write(self) -> None:
+        """Writes all that there is."""
         content = {
             "measured_at": self.began,
             "machine": self._machine,
+            "host": self._host,
             "arguments": self._arguments,
             "rows": {one.name: one for one in self.rows},
         }
@@ -119,14 +130,16 @@ class Results:
         parts = [
             "\n".join(markdown_lines(self._verdict_lines())),
             "\n".join(markdown_lines(self._time_lines())),
+            "\n".join(markdown_lines(self._host_lines())),
             *tables,
         ]
         _write(self._stem.with_suffix(".md"), ("\n\n".join(parts) + "\n").encode())
 
     def summary(self) -> str:
         """Returns the verdicts of all rows and the time that each took."""
+        tables = {"Verdicts": self._verdict_lines(), "Time": self._time_lines(), "Host": self._host_lines()}
         return "\n".join(
-            ["Verdicts", *aligned(self._verdict_lines()), "", "Time", *aligned(self._time_lines()), "", self._counts()]
+            [*(line for name, lines in tables.items() for line in [name, *aligned(lines), ""]), self._counts()]
         )
 
     def _verdict_lines(self) -> list[list[str]]:
@@ -145,6 +158,10 @@ class Results:
             for row in self.rows
         ]
         return [["row", "planned, s", "took, s", "others, cores", ""], *lines]
+
+    def _host_lines(self) -> list[list[str]]:
+        head = ["the machine itself, us", "wake-up and back", "new page", "read of memory"]
+        return [head, *[[when, *costs.cells()] for when, costs in self._host.items()]]
 
     def _counts(self) -> str:
         verdicts = [line[-1].lower() for row in self.rows for line in row.verdicts()]
