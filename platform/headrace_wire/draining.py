@@ -46,7 +46,10 @@ async def restart_worker(client: "Redis", incarnation: str, *, reason: str, dead
 
 
 async def resume_worker(client: "Redis", incarnation: str) -> None:
-    """Have a drained worker take streams again; nothing happens to one that is leaving. Raises as `drain_worker`."""
+    """Have a drained worker take streams again, or a quarantined one start its engine; nothing happens to one that leaves.
+
+    Raises as `drain_worker`.
+    """
     await order(client, incarnation, Resume())
 
 

@@ -84,6 +84,10 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     """Memory of the worker and its engine's processes; 0 where that was not read yet."""
     gpu: GpuReading | None = None
     batch: BatchReport | None = None
+    engine_failures: int = 0
+    """Engines that ended against its will within the time that counts for a quarantine."""
+    quarantined_at: float = 0.0
+    """Where it is `broken` because these were too many: since when, Unix seconds, UTC. A `Resume` has it try again."""
 
 
 class GatewayInfo(Struct, frozen=True, omit_defaults=True):

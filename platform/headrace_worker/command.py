@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from headrace_worker.checking import check, check_adapter_files
 from headrace_worker.config import InvalidEnvironmentError, WorkerConfig
@@ -18,6 +19,7 @@ from headrace_worker.engine_host import EngineFactory
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.process_guard import guard_spawned_children
 from headrace_worker.simulated_engine import SimulatedEngine
+from headrace_worker.watchdog import watch_loop
 from headrace_worker.worker import Worker
 from headrace_worker.worker_log import set_up_logging
 
@@ -80,7 +82,11 @@ async def _run(config: WorkerConfig, create: EngineFactory, metrics: WorkerMetri
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
-    await worker.run()
+    watchdog = asyncio.create_task(watch_loop(config.healing.hang_seconds), name="watchdog")
+    try:
+        await worker.run()
+    finally:
+        await cancel_and_wait(watchdog)
     return worker.exit_status
 
 

@@ -33,6 +33,20 @@ class HoldLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HealingLimits:
+    """When an engine is given up although it lives, and when no other one is started in its place (`healing`)."""
+
+    error_share: float = 0.5
+    """Of the last `error_window` streams; an engine that fails more of them is ejected. 1: none ever is."""
+    error_window: int = 20
+    quarantine_after: int = 6
+    """Engines that ended within `quarantine_seconds`; then none is started until a person says so. 0: never."""
+    quarantine_seconds: float = 900.0
+    hang_seconds: float = 300.0
+    """How long the event loop may stand still before the process ends; longer than vLLM takes to be imported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """What a worker process is told. Everything about the model comes from the deployment in the config snapshot."""
 
@@ -50,6 +64,7 @@ class WorkerConfig:
     restart_seconds: float = 1.0
     """Back-off before a dead engine is started again; doubles up to `restart_max_seconds`."""
     restart_max_seconds: float = 60.0
+    healing: HealingLimits = field(default_factory=HealingLimits)
     metrics_port: int = 0
     """Loopback port of the Prometheus metrics; 0 for none."""
     log_level: str = "INFO"
@@ -77,6 +92,13 @@ class WorkerConfig:
             checkpoints=_checkpoints(source),
             adapter_dir=adapter_dir(source),
             restart_seconds=_seconds(source, "HEADRACE_ENGINE_RESTART_SECONDS", 1.0),
+            healing=HealingLimits(
+                error_share=_share(source, "HEADRACE_EJECT_ERROR_SHARE", 0.5),
+                error_window=_count(source, "HEADRACE_EJECT_WINDOW", 20),
+                quarantine_after=_count(source, "HEADRACE_QUARANTINE_AFTER", 6, low=0),
+                quarantine_seconds=_seconds(source, "HEADRACE_QUARANTINE_SECONDS", 900.0),
+                hang_seconds=_seconds(source, "HEADRACE_HANG_SECONDS", 300.0),
+            ),
             metrics_port=_port(source, "HEADRACE_METRICS_PORT"),
             log_level=_log_level(source),
             log_json=_flag(source, "HEADRACE_LOG_JSON"),

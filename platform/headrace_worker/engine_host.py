@@ -25,6 +25,7 @@ from headrace_worker.engine import (
     EngineRefusedError,
     EngineStats,
 )
+from headrace_worker.healing import EngineEnd
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.pinned_prefixes import WARM_SECONDS, PinnedPrefixes
 from headrace_worker.places import spare_places
@@ -108,6 +109,7 @@ class EngineHost:
 
     async def _run_once(self, deployment: DeploymentConfig) -> None:
         self._enter(WorkerState.LOADING)
+        self._streams.health.begin()
         slots = deployment.max_num_seqs
         self._engine = engine = self._create(replace(deployment, max_num_seqs=slots + spare_places(slots)))
         try:
@@ -122,10 +124,12 @@ class EngineHost:
             await self._stop(engine)
             await self._wait_as_broken(deployment, error)
         except EngineDeadError as error:
-            self.last_error = str(error)
-            log.warning("engine failed: %s", error)
+            self._note_end(error)
             await self._stop(engine)
-            await self._back_off(deployment)
+            if self._streams.health.is_hopeless:
+                await self._wait_in_quarantine(deployment)
+            else:
+                await self._back_off(deployment)
         except UnusedError:
             await self._sleep(engine, deployment)
 
@@ -200,6 +204,7 @@ class EngineHost:
                 tasks.create_task(self._keep_registered(info), name="assets")
                 tasks.create_task(self._follow_adapters(), name="adapters")
                 tasks.create_task(self._watch_use(), name="use")
+                tasks.create_task(self._watch_health(), name="health")
                 tasks.create_task(self._prefilling.run(engine, info), name="prefills")
         except* EngineDeadError as group:
             deaths = group.exceptions
@@ -216,6 +221,10 @@ class EngineHost:
 
     async def _await_death(self, engine: Engine) -> None:
         raise EngineDeadError(await engine.wait_death())
+
+    async def _watch_health(self) -> None:
+        """Give the engine up where it fails its streams: what it has goes to other workers, and another is started."""
+        raise EngineDeadError(f"ejected: {await self._streams.health.wait_sick()}")
 
     async def _watch_use(self) -> None:
         """Let go of the engine once it was unused for as long as its deployment says now."""
@@ -286,6 +295,33 @@ class EngineHost:
                 await asyncio.sleep(1.0)
 
     # ---- between two lives
+
+    def _note_end(self, error: EngineDeadError) -> None:
+        """Say how an engine has ended that was to go on."""
+        health = self._streams.health
+        has_served = self.state is WorkerState.READY
+        end = EngineEnd.EJECTED if health.is_sick else EngineEnd.DIED if has_served else EngineEnd.NOT_STARTED
+        self.last_error = str(error)
+        log.warning("engine failed (%s): %s", end.value, error)
+        health.engine_ended()
+        self._metrics.engine_ended(end)
+
+    async def _wait_in_quarantine(self, deployment: DeploymentConfig) -> None:
+        """Start nothing until a person has it tried again, or the engine is configured otherwise."""
+        health = self._streams.health
+        self.last_error = (
+            f"Quarantined: {health.engine_failures} engines have ended within"
+            f" {self._config.healing.quarantine_seconds:.0f} s. The last one: {self.last_error}"
+        )
+        log.error("%s", self.last_error)
+        self._enter(WorkerState.BROKEN)
+        self._metrics.quarantined.set(1)
+        try:
+            await health.quarantine(self._watch.wait_other(deployment))
+        finally:
+            self._metrics.quarantined.set(0)
+        self._failures = 0
+        log.info("the quarantine is over, starting again")
 
     async def _wait_as_broken(self, deployment: DeploymentConfig, error: EngineRefusedError) -> None:
         self.last_error = str(error)

@@ -11,6 +11,7 @@ from headrace_wire.timing import TPOT_BUCKETS_SECONDS, TTFT_BUCKETS_SECONDS, tpo
 from headrace_worker.checkpoint_metrics import CheckpointMetrics
 from headrace_worker.engine import EngineStats
 from headrace_worker.guard_metrics import GuardMetrics
+from headrace_worker.healing import EngineEnd
 from headrace_worker.memory_usage import memory_usage
 from headrace_worker.prefill_metrics import PrefillMetrics
 from headrace_worker.prefix_metrics import PrefixMetrics
@@ -34,6 +35,19 @@ class WorkerMetrics:
             registry=registry,
         )
         self._engine_starts = Counter("headrace_worker_engine_starts", "Engine starts.", ["outcome"], registry=registry)
+        self._engine_ends = Counter(
+            "headrace_worker_engine_ends",
+            "Engines that ended against their worker's will: not started, died, or ejected for failing streams.",
+            ["reason"],
+            registry=registry,
+        )
+        for end in EngineEnd:
+            self._engine_ends.labels(end.value)
+        self.quarantined = Gauge(
+            "headrace_worker_quarantined",
+            "1 while no engine is started because too many have ended; a person has it tried again.",
+            registry=registry,
+        )
         self.cold_start = Gauge(
             "headrace_worker_cold_start_seconds", "From the engine's start until it was warm.", registry=registry
         )
@@ -146,6 +160,10 @@ class WorkerMetrics:
     def engine_started(self, outcome: str) -> None:
         """Count an attempt to start the engine; `outcome` is `ready`, `refused` or `failed`."""
         self._engine_starts.labels(outcome).inc()
+
+    def engine_ended(self, end: EngineEnd) -> None:
+        """Count an engine's end that was not wanted."""
+        self._engine_ends.labels(end.value).inc()
 
     def serve(self, port: int) -> None:
         """Serve the registry on a loopback port; 0 serves nothing."""

@@ -17,7 +17,7 @@ from headrace_wire.token_log import TokenLog
 from headrace_worker.adapter_shelf import AdapterShelf
 from headrace_worker.batch_control import DynamicBatch
 from headrace_worker.checkpoint_disposal import CheckpointDisposal
-from headrace_worker.config import HoldLimits
+from headrace_worker.config import HealingLimits, HoldLimits
 from headrace_worker.deadlines import Deadlines
 from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineOutput, EngineStats, RequestRefusedError
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
@@ -25,6 +25,7 @@ from headrace_worker.failures import DRAINED, ENGINE_LOST, INTERNAL, LATE, STALL
 from headrace_worker.generation import Generation
 from headrace_worker.guarding import Guarding
 from headrace_worker.handover import Handover
+from headrace_worker.healing import Health
 from headrace_worker.held_prefixes import HeldPrefixes
 from headrace_worker.holding import Holds
 from headrace_worker.judging import Judging
@@ -50,6 +51,7 @@ class Streams:
         metrics: WorkerMetrics,
         *,
         limits: HoldLimits,
+        healing: HealingLimits,
         guarding: Guarding,
         adapters: AdapterShelf,
         checkpoints: CheckpointSettings | None = None,
@@ -72,6 +74,7 @@ class Streams:
         self._holds = Holds(limits, show=self._showing.states, suspend=self._suspend)
         self.places = Places(self._live, self._holds)
         self.batch = DynamicBatch(self._live, self.places)
+        self.health = Health(healing)
         self._judging = Judging(guarding.judges, self._tasks, guarding.metrics, judged=self._judged)
         self._deadlines = Deadlines(self._waiting_for_tokens, self._end_stalled)
 
@@ -101,14 +104,15 @@ class Streams:
         """Stop using the engine; streams that it still had go back into the queue.
 
         It may be one of them that ends engines, one without a token most likely. Where there is only one of these it is
-        blamed, else they go first, and into the next engine one at a time.
+        blamed, else they go first, and into the next engine one at a time. None is where the engine lives and is given
+        up: then its streams are not what ails it.
         """
         self._starter.detach()
         self.places.attach(0)
         live = list(self._live.values())
         unmoved = [generation for generation in live if generation.is_unmoved]
         moved = [generation for generation in live if generation not in unmoved]
-        blamed = unmoved if len(unmoved) == 1 else []
+        blamed = unmoved if len(unmoved) == 1 and not self.health.is_sick else []
         self._tasks.create_task(self._handover.requeue(unmoved + moved, ENGINE_LOST, blamed=blamed))
 
     def rest(self) -> None:
@@ -377,6 +381,7 @@ class Streams:
             self.held_prefixes.ended(generation.request)
         if is_ours and generation.ended is not None:
             self._metrics.ended(generation.ended, new_tokens=generation.new_tokens)
+            self.health.ended(generation.ended)
             self.batch.ended(generation)
             self._metrics.prompt_caches.ended(generation.request, generation.ended)
             if generation.guard is not None and generation.times.first_text_at:
@@ -406,6 +411,7 @@ class Streams:
 
     async def _end_stalled(self, stalled: Sequence[Generation]) -> None:
         """See to streams whose engine gives nothing: fail those that have no token, continue the others elsewhere."""
+        self.health.stalled(len(stalled))
         for generation in stalled:
             log.warning("stalled stream_id=%s seq=%d", generation.stream_id, generation.seq)
             if not generation.seq:

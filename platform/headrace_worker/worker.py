@@ -59,6 +59,7 @@ class Worker:
             queue,
             self._metrics,
             limits=config.hold_limits,
+            healing=config.healing,
             guarding=Guarding(self._redis, self._judges, metrics.guard),
             adapters=self._adapters,
             checkpoints=config.checkpoints,
@@ -140,9 +141,10 @@ class Worker:
             self._stop.set()
 
     def resume(self) -> None:
-        """Take streams again after a drain that was not to end it."""
+        """Take streams again after a drain that was not to end it; try an engine again after too many have ended."""
         if not self._stop.is_set():
             self._draining.resume()
+            self._streams.health.release()
 
     # ---- run
 
@@ -204,6 +206,8 @@ class Worker:
             cached_tokens=self._metrics.prefixes.cached_tokens,
             rss_bytes=self._machine.rss_bytes,
             gpu=self._machine.gpu,
+            engine_failures=self._streams.health.engine_failures,
+            quarantined_at=self._streams.health.quarantined_at,
         )
 
     # ---- drain and shutdown

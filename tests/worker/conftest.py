@@ -23,7 +23,7 @@ from headrace_wire import redis_keys
 from headrace_wire.fleet import WorkerState
 from headrace_wire.snapshot import ConfigSnapshot, DeploymentConfig, EngineKind
 from headrace_worker.command import create_engine
-from headrace_worker.config import HoldLimits, WorkerConfig
+from headrace_worker.config import HealingLimits, HoldLimits, WorkerConfig
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.engine_host import EngineFactory
 from headrace_worker.metrics import WorkerMetrics
@@ -35,6 +35,8 @@ from tests.worker.desk import GATEWAY, WAIT_SECONDS, Desk
 from tests.worker.prompts import prompt_cache
 
 ENGINE_START_SECONDS = 180.0
+NO_QUARANTINE = HealingLimits(quarantine_after=0)
+"""Tests end more engines than a machine that works does."""
 
 
 @pytest.fixture
@@ -66,6 +68,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         url: str | None = None,
         config: ConfigSnapshot | None = None,
         limits: HoldLimits | None = None,
+        healing: HealingLimits = NO_QUARANTINE,
         checkpoints: CheckpointSettings | None = None,
     ) -> AsyncIterator[Worker]:
         deployment = deployment or simulated("sim")
@@ -78,6 +81,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
             drain_seconds=drain_seconds,
             restart_seconds=0.05,
             hold_limits=limits or HoldLimits(),
+            healing=healing,
             checkpoints=checkpoints,
         )
         worker = Worker(settings, create, WorkerMetrics(CollectorRegistry()))
@@ -161,6 +165,7 @@ def start_engine_worker(redis_url: str, *, metrics_port: int = 0, checkpoints: P
         REDIS_URL=redis_url,
         HEADRACE_DRAIN_SECONDS="5",
         HEADRACE_ENGINE_RESTART_SECONDS="0.1",
+        HEADRACE_QUARANTINE_AFTER="0",
         HEADRACE_HOLD_SECONDS="3",
         HEADRACE_METRICS_PORT=str(metrics_port),
         HEADRACE_CHECKPOINT_DIR=str(checkpoints or ""),

@@ -2,7 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace_worker.config import HoldLimits, InvalidEnvironmentError, WorkerConfig, prepare_vllm_environment
+from headrace_worker.config import (
+    HealingLimits,
+    HoldLimits,
+    InvalidEnvironmentError,
+    WorkerConfig,
+    prepare_vllm_environment,
+)
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 
 
@@ -30,6 +36,11 @@ def test_everything_set() -> None:
             "HEADRACE_CHECKPOINT_MIN_TOKENS": "200",
             "HEADRACE_KV_OFFLOAD_GIB": "16",
             "HEADRACE_ENGINE_RESTART_SECONDS": "2",
+            "HEADRACE_EJECT_ERROR_SHARE": "0.25",
+            "HEADRACE_EJECT_WINDOW": "40",
+            "HEADRACE_QUARANTINE_AFTER": "0",
+            "HEADRACE_QUARANTINE_SECONDS": "60",
+            "HEADRACE_HANG_SECONDS": "30",
             "HEADRACE_METRICS_PORT": "9100",
             "HEADRACE_LOG_LEVEL": "DEBUG",
         },
@@ -46,6 +57,9 @@ def test_everything_set() -> None:
         ),
         adapter_dir=Path("/srv/adapters"),
         restart_seconds=2,
+        healing=HealingLimits(
+            error_share=0.25, error_window=40, quarantine_after=0, quarantine_seconds=60, hang_seconds=30
+        ),
         metrics_port=9100,
         log_level="DEBUG",
     )
@@ -64,6 +78,8 @@ def test_everything_set() -> None:
         ("HEADRACE_CHECKPOINT_DIR", "var/kv"),
         ("HEADRACE_CHECKPOINT_MIB_PER_TENANT", "-5"),
         ("HEADRACE_CHECKPOINT_TOKENS", "many"),
+        ("HEADRACE_EJECT_WINDOW", "0"),
+        ("HEADRACE_QUARANTINE_AFTER", "-1"),
         ("HEADRACE_METRICS_PORT", "99999"),
         ("HEADRACE_METRICS_PORT", "-1"),
         ("HEADRACE_LOG_LEVEL", "LOUD"),
