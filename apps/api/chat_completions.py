@@ -21,13 +21,13 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, part_of, refusals_counted, series_of
 from apps.streams.limits import QueueNews
 from apps.streams.services import StartedStream, StreamOptions, stream_leave, stream_start
+from apps.streams.services.routing import Route, stream_route
 from apps.streams.traces import Trace
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.errors import HeadraceError, InvalidRequestError, StreamCancelledError
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, StreamState
 from headrace_wire.request_queue import Idempotency
-from headrace_wire.snapshot import DeploymentConfig
 
 log = structlog.get_logger(__name__)
 
@@ -58,16 +58,16 @@ async def _serve(
     request: ChatCompletionRequest,
     idempotency: Idempotency | None,
 ) -> None:
-    deployment = gateway.config.deployment(caller, request.model)
+    route = stream_route(gateway=gateway, caller=caller, model=request.model)
     limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
     with gateway.traces.request(
         dict(exchange.scope["headers"]),
-        model=deployment.name,
+        model=route.deployment.name,
         tenant_id=caller.tenant.id,
         sampling=request.sampling(),
         arrived_at=exchange.started_at,
     ) as trace:
-        await _answer(exchange, gateway, caller, request, deployment, idempotency, trace)
+        await _answer(exchange, gateway, caller, request, route, idempotency, trace)
 
 
 async def _answer(
@@ -75,16 +75,16 @@ async def _answer(
     gateway: Gateway,
     caller: Caller,
     request: ChatCompletionRequest,
-    deployment: DeploymentConfig,
+    route: Route,
     idempotency: Idempotency | None,
     trace: Trace,
 ) -> None:
-    key = series_of(caller, deployment.name)
+    key = series_of(caller, route.deployment.name)
     with refusals_counted(gateway.latencies, key):
         started = await stream_start(
             gateway=gateway,
             caller=caller,
-            deployment=deployment,
+            deployment=route.deployment,
             conversation=request.conversation(),
             sampling=request.sampling(),
             options=StreamOptions(
@@ -95,9 +95,11 @@ async def _answer(
                 prompt_cache=request.prompt_cache,
                 cache=cache_controls(request.cache, exchange.header(b"cache-control"), request.user),
                 traceparent=trace.traceparent,
+                stands_in_for=route.stands_in_for,
             ),
             on_wait=partial(_tell_place, exchange) if request.stream else None,
         )
+    deployment = started.deployment
     exchange.stream_id = started.stream_id
     trace.admitted(started.stream_id)
     reading = LatencyReading(gateway.latencies, key, part_of(started), arrived_at=exchange.started_at)

@@ -107,6 +107,8 @@ class FrameWriter:
     def __init__(self, stream_id: str, ref: str | None) -> None:
         self.cache: CacheWord | None = None
         """What the response cache had to do with it, where that is known."""
+        self.deployment = ""
+        """Who serves it: a fallback is not what was asked for."""
         self._identity: dict[str, object] = {"stream_id": stream_id}
         if ref is not None:
             self._identity["ref"] = ref
@@ -120,7 +122,14 @@ class FrameWriter:
     def started(self, entry: Started) -> str:
         """Return the frame that says that a worker has taken the stream (again, with `attempt` > 1)."""
         queue_ms = round(entry.queue_time * 1000, 3)
-        return self._frame("started", seq=entry.seq, attempt=entry.attempt, queue_ms=queue_ms, **self._cached())
+        return self._frame(
+            "started",
+            seq=entry.seq,
+            attempt=entry.attempt,
+            queue_ms=queue_ms,
+            deployment=self.deployment,
+            **self._cached(),
+        )
 
     def delta(self, after: int, seq: int, text: str) -> str:
         """Return a frame with the text of the positions `after` + 1 to `seq`."""

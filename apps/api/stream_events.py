@@ -97,15 +97,15 @@ async def _follow(exchange: Exchange, gateway: Gateway, caller: Caller, stream_i
     reading = LatencyReading(gateway.latencies, key, Part.RETURNING, arrived_at=exchange.started_at)
     answer = Answer(deployment, "sse", exchange.started_at, reading)
     follower = Follower(gateway, subscription, tenant_id=caller.tenant.id)
+    writer = FrameWriter(stream_id, None)
+    writer.deployment = deployment
     try:
         limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
         tail = await gateway.token_log.tail(subscription.stream_id)  # another's, where it is shared
         if isinstance(tail, Ended) and after >= tail.seq:
             await exchange.answer_empty(204)  # tells an EventSource to stop
             return
-        await until_disconnect(
-            exchange, _pump(exchange, gateway, FrameWriter(stream_id, None), follower, answer, after)
-        )
+        await until_disconnect(exchange, _pump(exchange, gateway, writer, follower, answer, after))
     finally:
         answer.close()
         stream_leave(gateway=gateway, tenant=caller.tenant, subscription=subscription)

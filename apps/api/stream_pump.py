@@ -21,11 +21,11 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, part_of, reading_of_resumed, refusals_counted, series_of
 from apps.streams.limits import QueueNews
 from apps.streams.services import CacheWord, StreamOptions, stream_attach, stream_leave, stream_start
+from apps.streams.services.routing import Route, stream_route
 from apps.streams.subscription import Subscription
 from apps.streams.traces import Trace
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
 from headrace_wire.messages import AnyLogEntry, Delta, Started
-from headrace_wire.snapshot import DeploymentConfig
 
 log = structlog.get_logger(__name__)
 
@@ -105,19 +105,20 @@ class StreamPump:
         if not isinstance(self._frame, Generate):
             await self._follow(*await self._resume(self._frame), None)
             return
-        deployment = self._gateway.config.deployment(self._caller, self._frame.model)
+        route = stream_route(gateway=self._gateway, caller=self._caller, model=self._frame.model)
         with self._gateway.traces.request(
             dict(self._scope.get("headers", ())),
-            model=deployment.name,
+            model=route.deployment.name,
             tenant_id=self._caller.tenant.id,
             sampling=self._frame.sampling(),
             arrived_at=self._arrived_at,
         ) as trace:
-            await self._follow(*await self._start(self._frame, deployment, trace), trace)
+            await self._follow(*await self._start(self._frame, route, trace), trace)
 
     async def _follow(self, follower: Follower, deployment: str, reading: LatencyReading, trace: Trace | None) -> None:
         assert self.stream_id is not None  # noqa: S101 - set by both branches above
         writer = FrameWriter(self.stream_id, self._frame.ref)
+        writer.deployment = deployment
         was_drafted = self._gateway.drafts.was_hit(self.stream_id)
         answer = self._answer = Answer(deployment, "ws", self._arrived_at, reading, was_drafted=was_drafted)
         live = live_text(
@@ -158,15 +159,13 @@ class StreamPump:
             self._answer.timed_out()
         self._on_stall()
 
-    async def _start(
-        self, frame: Generate, deployment: DeploymentConfig, trace: Trace
-    ) -> tuple[Follower, str, LatencyReading]:
-        key = series_of(self._caller, deployment.name)
+    async def _start(self, frame: Generate, route: Route, trace: Trace) -> tuple[Follower, str, LatencyReading]:
+        key = series_of(self._caller, route.deployment.name)
         with refusals_counted(self._gateway.latencies, key):
             started = await stream_start(
                 gateway=self._gateway,
                 caller=self._caller,
-                deployment=deployment,
+                deployment=route.deployment,
                 conversation=conversation_of(frame.messages),
                 sampling=frame.sampling(),
                 options=StreamOptions(
@@ -175,6 +174,7 @@ class StreamPump:
                     prompt_cache=frame.prompt_cache,
                     cache=cache_controls(frame.cache, None, frame.user),
                     traceparent=trace.traceparent,
+                    stands_in_for=route.stands_in_for,
                 ),
                 on_wait=self._tell_place,
             )
@@ -189,7 +189,7 @@ class StreamPump:
             tenant_id=self._caller.tenant.id,
             queue_deadline_seconds=None if started.is_shared else started.queue_deadline_seconds,
         )
-        return follower, deployment.name, reading
+        return follower, started.deployment.name, reading
 
     async def _tell_place(self, news: QueueNews) -> None:
         await self._send(waiting_frame(news, ref=self._frame.ref))

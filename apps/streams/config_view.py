@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from headrace_wire import redis_keys
-from headrace_wire.adapters import AdapterConfig
+from headrace_wire.adapters import SEPARATOR, AdapterConfig
 from headrace_wire.api_key import ApiKeyScope, ApiKeyToken
 from headrace_wire.errors import InvalidApiKeyError, ModelNotFoundError, PermissionDeniedError
 from headrace_wire.functions import Reply
@@ -52,6 +52,8 @@ class ConfigView:
             self._prompt_caches.setdefault((cache.tenant_id, cache.deployment), []).append(cache)
         self._response_caches = {(c.tenant_id, c.deployment_id): c for c in snapshot.response_caches}
         self._deployments = {d.name: d for d in snapshot.deployments if d.active}
+        self.with_breaker = [d for d in self._deployments.values() if d.breaker is not None]
+        """Active deployments whose circuit breaker is switched on."""
         self._adapted = self._with_adapters(snapshot.adapters)
 
     def authenticate(self, presented: str | None) -> Caller:
@@ -163,6 +165,24 @@ class ConfigView:
                 f"The model `{name}` does not exist or you do not have access to it.", param="model"
             )
         return found
+
+    def fallback_of(self, caller: Caller, deployment: DeploymentConfig) -> DeploymentConfig | None:
+        """Return the deployment that may stand in for another one; None where there is none that the caller may use.
+
+        For a caller who asked for an adapter that is the fallback's adapter of the same name: other weights are no answer.
+        """
+        if deployment.fallback is None:
+            return None
+        adapter = deployment.adapter
+        name = deployment.fallback if adapter is None else f"{deployment.fallback}{SEPARATOR}{adapter.name}"
+        try:
+            return self.deployment(caller, name)
+        except ModelNotFoundError:
+            return None
+
+    def served_by(self, name: str, otherwise: DeploymentConfig) -> DeploymentConfig:
+        """Return the deployment of a stream that the caller has already, where it is still active."""
+        return self._deployments.get(name, otherwise)
 
     def _with_adapters(self, adapters: Sequence[AdapterConfig]) -> dict[str, dict[str, DeploymentConfig]]:
         """Return, by tenant and public name, the deployments as their adapters make them.

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from apps.streams import metrics
 from apps.streams.adoption import Adoption
 from apps.streams.affinity import PREFER_SECONDS, Affinity
+from apps.streams.breakers import Breakers
 from apps.streams.config_view import Caller, ConfigReader, ConfigView
 from apps.streams.connections import ConnectionLimit
 from apps.streams.credit_book import CreditBook
@@ -94,7 +95,8 @@ class Gateway:
         self.drafts = DraftBook()
         self.draft_budget = DraftBudget(self.redis, self.functions)
         self.credit = CreditBook(self.queue)
-        self.latencies = LatencyBook(self.functions)
+        self.breakers = Breakers(self.functions, self.fleet)
+        self.latencies = LatencyBook(self.functions, ended=self.breakers.ended)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
         self._adoption = Adoption(
@@ -263,6 +265,7 @@ class Gateway:
             try:
                 await self._renew()
                 await self._show()
+                await self.breakers.look(self.config.with_breaker)
                 await self._reap()
                 await self._adoption.look()
                 await self.waiting_room.look()

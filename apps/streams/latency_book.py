@@ -32,6 +32,7 @@ from headrace_wire.latency.histogram import (
 from headrace_wire.latency.measures import Measure, Tally
 from headrace_wire.latency.store import SLOT_SECONDS, SlotBook, filing_call, slot_of
 from headrace_wire.latency.summary import SeriesKey, Summary
+from headrace_wire.messages import Ended
 
 log = structlog.get_logger(__name__)
 
@@ -109,9 +110,17 @@ class _Sealed:
 class LatencyBook:
     """Counts, and files what it has at the end of each slot."""
 
-    def __init__(self, functions: Functions, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        functions: Functions,
+        *,
+        clock: Callable[[], float] = time.time,
+        ended: Callable[[str, Ended], None] = lambda _deployment, _ended: None,
+    ) -> None:
+        """`ended` is told once of each end that is counted as a deployment's own."""
         self._functions = functions
         self._clock = clock
+        self.ended = ended
         self._id = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._parts = 0
         self._slot = slot_of(clock())

@@ -162,6 +162,7 @@ class LatencyReading:
             summary.count(Tally.TIMEOUTS, code == DeadlineExceededError.code)
         if self._part is Part.OWN:
             self._count_usage(summary, ended)
+            self._book.ended(self._key.deployment, ended)
 
     def _count_phases(self, summary: Summary, ttft: float, ended: Ended | None) -> None:
         """Count the phases after the first ones; with these they are TTFT, whatever clocks say."""

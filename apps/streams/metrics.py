@@ -68,6 +68,23 @@ DRAFTED_TTFT = Histogram(
     buckets=TTFT_BUCKETS_SECONDS,
 )
 
+BREAKER_STATE = Gauge(
+    "headrace_breaker_state",
+    "A deployment's circuit breaker: 0 closed, 0.5 half open (some requests try it), 1 open.",
+    ["deployment"],
+    multiprocess_mode="livemax",
+)
+REQUESTS_DIVERTED = Counter(
+    "headrace_requests_diverted_total",
+    "Requests that went to a fallback because their deployment's breaker was not closed.",
+    ["deployment", "fallback"],
+)
+REQUESTS_BROKEN_OFF = Counter(
+    "headrace_requests_broken_off_total",
+    "Requests refused because their deployment's breaker was not closed and there was no fallback for them.",
+    ["deployment"],
+)
+
 LATENCIES_LOST = Counter(
     "headrace_latency_slots_lost_total", "Slots of latencies that were given up because Redis was away for too long."
 )

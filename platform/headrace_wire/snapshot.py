@@ -24,6 +24,7 @@ import msgspec
 
 from headrace_wire.adapters import SEPARATOR, AdapterConfig, AdapterUse
 from headrace_wire.batch import BatchControl
+from headrace_wire.breakers import BreakerTerms
 from headrace_wire.guard_policy import ExcerptRetention, GuardAttachment
 from headrace_wire.messages import Inexact
 from headrace_wire.prompt_caches import PromptCacheConfig
@@ -164,6 +165,10 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether prompts are computed while they are still being typed."""
     sleep_after_seconds: float = 0.0
     """For how long an engine may be unused before its worker ends it; 0 for ever."""
+    breaker: BreakerTerms | None = None
+    """None: requests are admitted whatever workers do."""
+    fallback: str | None = None
+    """Name of the deployment that takes requests while the breaker is open; its own fallback is not asked."""
     adapter: AdapterUse | None = None
     """Set by gateways alone, for who asked for `<deployment>:<adapter>`; never in a snapshot."""
 

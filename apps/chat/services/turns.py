@@ -22,6 +22,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_book import Began
 from apps.streams.latency_reading import refusals_counted, series_of
 from apps.streams.services import CacheControls, StartedStream, StreamOptions, stream_start
+from apps.streams.services.routing import Route, stream_route
 from apps.tenants.models import Membership
 from headrace_wire.errors import ContextLengthError, DependencyUnavailableError, HeadraceError, InvalidRequestError
 from headrace_wire.ids import new_stream_id
@@ -191,38 +192,44 @@ async def _answer_begin(
     its end.
     """
     arrived_at = time.perf_counter()
-    key = series_of(request.caller, request.deployment.name)
     try:
         conversation = await sync_to_async(prompt_build)(answer=answer)
+        route = stream_route(gateway=request.gateway, caller=request.caller, model=request.deployment.public_name)
+        key = series_of(request.caller, route.deployment.name)
         with refusals_counted(request.gateway.latencies, key):
-            started, left_out = await _start(request, conversation, answer.stream_id, cache)
+            started, left_out = await _start(request, route, conversation, answer.stream_id, cache)
     except HeadraceError as error:
         logger.info("chat_answer_refused", stream_id=answer.stream_id, code=error.code)
         return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
     request.gateway.latencies.begin(started.stream_id, Began(key, arrived_at, time.perf_counter()))
     queue_deadline_watch(gateway=request.gateway, started=started, tenant=request.caller.tenant)
-    if left_out:
-        answer.is_trimmed = True
-        await answer.asave(update_fields=["is_trimmed"])
+    if left_out or route.stands_in_for is not None:
+        # The conversation stays with the model that was chosen; this answer is a fallback's.
+        answer.is_trimmed, answer.model = left_out, route.deployment.public_name
+        await answer.asave(update_fields=["is_trimmed", "model"])
     return BegunAnswer(answer, None)
 
 
 async def _start(
-    request: AnswerRequest, conversation: list[ChatTurn], stream_id: str | None, cache: CacheControls
+    request: AnswerRequest,
+    route: Route,
+    conversation: list[ChatTurn],
+    stream_id: str | None,
+    cache: CacheControls,
 ) -> tuple[StartedStream, bool]:
     """Starts with as much of the conversation as fits; returns also whether some of it had to be left out."""
     kept = conversation
     while True:
         # Room for a whole answer where possible; for the last message alone, whatever room there is.
-        max_tokens = request.deployment.default_max_tokens if len(kept) > 1 else 0
+        max_tokens = route.deployment.default_max_tokens if len(kept) > 1 else 0
         try:
             started = await stream_start(
                 gateway=request.gateway,
                 caller=request.caller,
-                deployment=request.deployment,
+                deployment=route.deployment,
                 conversation=kept,
                 sampling=SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, top_p=TOP_P, seed=-1),
-                options=StreamOptions(stream_id=stream_id, cache=cache),
+                options=StreamOptions(stream_id=stream_id, cache=cache, stands_in_for=route.stands_in_for),
             )
         except ContextLengthError:
             if len(kept) <= 1:

@@ -192,7 +192,8 @@ async def _replay(
     if idempotency is None or admission.duplicate_body != idempotency.body_digest:
         raise IdempotencyMismatchError("This Idempotency-Key was used for another request.")
     stream_id = admission.duplicate_of
-    subscription, _ = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=0)
+    subscription, name = await stream_attach(gateway=gateway, caller=caller, stream_id=stream_id, after=0)
+    deployment = gateway.config.served_by(name, deployment)  # a fallback may have served it, or serve now
     deadline, created_at = deployment.queue_timeout_seconds, admission.duplicate_created_at
     return StartedStream(stream_id, deployment, NO_PLACE, deadline, subscription, created_at, is_replay=True)
 

@@ -55,3 +55,5 @@ class StreamOptions(Struct, frozen=True):
     """What the caller says about kept answers."""
     traceparent: str = ""
     """The request's span."""
+    stands_in_for: DeploymentConfig | None = None
+    """What was asked for, where the stream's deployment is only its fallback."""

@@ -39,7 +39,7 @@ async def stream_start(
     Args:
         gateway: This process' runtime.
         caller: Whose stream it will be.
-        deployment: Where it runs; looked up with `ConfigView.deployment`.
+        deployment: Where it runs; chosen by `routing.stream_route`.
         conversation: The messages, system first.
         sampling: Checked fields; `max_tokens` 0 takes the deployment's default, `seed` -1 draws one.
         options: What else the caller asked for.
@@ -62,7 +62,9 @@ async def stream_start(
     if gateway.draining:
         raise DrainingError("This gateway is shutting down; send the request again.", retry_after_seconds=1.0)
     stream_id = options.stream_id or new_stream_id()
-    conversation, prompt_cache = prompt_cache_apply(gateway, caller, deployment, conversation, options.prompt_cache)
+    conversation, prompt_cache = prompt_cache_apply(
+        gateway, caller, deployment, conversation, options.prompt_cache, stands_in_for=options.stands_in_for
+    )
     length_check(gateway, deployment, conversation)
     salt = cache_salt(gateway.secret, caller.tenant.id, deployment.adapter)
     guarded = await input_guard(

@@ -32,6 +32,7 @@ from headrace_wire.redis_keys.configuration import (
     snapshot_version_key,
 )
 from headrace_wire.redis_keys.fleet import (
+    breaker_key,
     fleet_channel,
     gateways_key,
     model_assets_key,
@@ -105,6 +106,7 @@ __all__ = [
     "band_key",
     "bell_key",
     "bell_prefix",
+    "breaker_key",
     "bucket_key",
     "bucket_prefix",
     "budget_key",

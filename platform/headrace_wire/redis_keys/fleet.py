@@ -19,6 +19,17 @@ def gateways_key() -> str:
     return f"{CONTROL_TAG}:gateways"
 
 
+def breaker_key(deployment: str) -> str:
+    """Whether requests for a deployment are admitted.
+
+    Owner: `breaker`, called by gateways. HASH `state`, `reason`, `since` (Unix ms), `opened` (how often), `absent` (since
+    when no worker is there, Unix ms), `again` (how often it was tried in vain), `o:<slot>` and `f:<slot>` (streams that
+    finished and failed; a sixth of the window each), and of a half-open one `granted`, `granted_ms`, `finished`, `failed`.
+    Not there for a breaker that has never opened and counts nothing; TTL 7 days.
+    """
+    return f"{CONTROL_TAG}:breaker:{deployment}"
+
+
 def fleet_channel() -> str:
     """Pub/sub channel that says that `workers_key` changed; carries the incarnation."""
     return f"{CONTROL_TAG}:fleet:changed"

@@ -1,0 +1,113 @@
+"""The deployments' circuit breakers as this gateway knows them: read once a second, asked at each admission.
+
+What gateways see of their own streams' ends, and of workers, goes to Redis with the same call that reads the states.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from apps.streams import metrics
+from apps.streams.fleet_view import FleetView
+from headrace_wire.breakers import BreakerReading, BreakerState, Seen, breaker_call, breaker_parse
+from headrace_wire.errors import DeadlineExceededError, EngineError, ServerError
+from headrace_wire.functions import Functions
+from headrace_wire.messages import Ended, StreamState
+from headrace_wire.snapshot import DeploymentConfig
+
+log = structlog.get_logger(__name__)
+
+_GOOD = frozenset({StreamState.FINISHED, StreamState.REPLACED})
+_FAULTS_OF_WORKERS = frozenset({EngineError.code, DeadlineExceededError.code, ServerError.code})
+_SHOWN = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 0.5, BreakerState.OPEN: 1.0}
+
+
+@dataclass(slots=True)
+class _Breaker:
+    """One deployment's, and what was seen since it was told to Redis."""
+
+    reading: BreakerReading = field(default_factory=BreakerReading)
+    finished: int = 0
+    failed: int = 0
+    is_asked: bool = False
+    wanted: int = 0
+    """Requests that were turned away."""
+    probes: int = 0
+    """Requests that may still try a half-open one."""
+
+
+class Breakers:
+    """Belongs to one event loop. A deployment whose breaker is switched off is always admitted to."""
+
+    def __init__(self, functions: Functions, fleet: FleetView) -> None:
+        self._functions = functions
+        self._fleet = fleet
+        self._known: dict[str, _Breaker] = {}
+
+    def admits(self, deployment: DeploymentConfig) -> bool:
+        """Say whether a request may be admitted; one that tries a half-open deployment counts as tried."""
+        if deployment.breaker is None:
+            return True
+        breaker = self._of(deployment.name)
+        breaker.is_asked = True
+        if breaker.reading.state is BreakerState.CLOSED:
+            return True
+        if breaker.probes:
+            breaker.probes -= 1
+            return True
+        breaker.wanted += 1
+        return False
+
+    def retry_after_seconds(self, deployment: str) -> float:
+        """Return when an open one may be closed again, at the earliest."""
+        return self._of(deployment).reading.retry_after_seconds
+
+    def ended(self, deployment: str, ended: Ended) -> None:
+        """Note how a stream has ended that was started here."""
+        breaker = self._known.get(deployment)
+        if breaker is None:
+            return
+        if ended.state in _GOOD:
+            breaker.finished += 1
+        elif ended.error is not None and ended.error.code in _FAULTS_OF_WORKERS:
+            breaker.failed += 1
+
+    async def look(self, deployments: Sequence[DeploymentConfig]) -> None:
+        """Tell what was seen of these deployments, and learn how their breakers stand; forget the others.
+
+        Raises:
+            redis.exceptions.RedisError: what was seen is told the next time.
+        """
+        terms = {one.name: one.breaker for one in deployments if one.breaker is not None}
+        for name in self._known.keys() - terms.keys():
+            del self._known[name]
+            metrics.BREAKER_STATE.labels(name).set(0)
+        if not terms:
+            return
+        seen = {name: self._seen(name) for name in terms}
+        replies = await self._functions.call_many([breaker_call(name, seen[name], terms[name]) for name in terms])
+        for name, reply in zip(terms, replies, strict=True):
+            self._learn(name, seen[name], breaker_parse(reply))
+
+    def _of(self, deployment: str) -> _Breaker:
+        found = self._known.get(deployment)
+        if found is None:
+            found = self._known[deployment] = _Breaker()
+        return found
+
+    def _seen(self, name: str) -> Seen:
+        breaker = self._of(name)
+        return Seen(breaker.finished, breaker.failed, self._fleet.ready(name), breaker.is_asked, breaker.wanted)
+
+    def _learn(self, name: str, told: Seen, reading: BreakerReading) -> None:
+        breaker = self._of(name)
+        before, breaker.reading = breaker.reading, reading
+        breaker.finished -= told.finished
+        breaker.failed -= told.failed
+        breaker.wanted = max(0, breaker.wanted - told.wanted)
+        breaker.is_asked = False
+        breaker.probes = breaker.probes + reading.probes if reading.state is BreakerState.HALF_OPEN else 0
+        metrics.BREAKER_STATE.labels(name).set(_SHOWN[reading.state])
+        if reading.state is not before.state:
+            log.warning("breaker_moved", deployment=name, state=reading.state.value, reason=reading.reason)

@@ -1,0 +1,46 @@
+"""Which deployment a request is admitted to: the one that it names, or that one's fallback while its breaker is open.
+
+Not among the package's names: `latency_reading` needs the package.
+"""
+
+from msgspec import Struct
+
+from apps.streams import metrics
+from apps.streams.config_view import Caller
+from apps.streams.gateway import Gateway
+from apps.streams.latency_reading import refusals_counted, series_of
+from headrace_wire.errors import ServerOverloadedError
+from headrace_wire.snapshot import DeploymentConfig
+
+
+class Route(Struct, frozen=True):
+    """Where a request goes."""
+
+    deployment: DeploymentConfig
+    """Whose limits, prices, tokenizer and guardrails hold, and which the ledger names."""
+    stands_in_for: DeploymentConfig | None = None
+    """What was asked for, where it is another one."""
+
+
+def stream_route(*, gateway: Gateway, caller: Caller, model: str) -> Route:
+    """Decide once, before anything is done for the request; nothing waits.
+
+    A fallback whose own breaker is open is no fallback, and has none: there is one hop at most.
+
+    Raises:
+        ModelNotFoundError: the caller has no such model.
+        ServerOverloadedError: its breaker is open, and nothing stands in for it.
+    """
+    asked = gateway.config.deployment(caller, model)
+    if gateway.breakers.admits(asked):
+        return Route(asked)
+    fallback = gateway.config.fallback_of(caller, asked)
+    if fallback is not None and gateway.breakers.admits(fallback):
+        metrics.REQUESTS_DIVERTED.labels(asked.name, fallback.name).inc()
+        return Route(fallback, stands_in_for=asked)
+    metrics.REQUESTS_BROKEN_OFF.labels(asked.name).inc()
+    with refusals_counted(gateway.latencies, series_of(caller, asked.name)):
+        raise ServerOverloadedError(
+            f"`{asked.public_name}` fails its requests or has no worker at the moment, so none is taken; try again later.",
+            retry_after_seconds=max(1.0, gateway.breakers.retry_after_seconds(asked.name)),
+        )
