@@ -6,7 +6,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
-from django.urls import URLPattern
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -17,6 +17,7 @@ from unfold.decorators import display
 from apps.deployments import services
 from apps.deployments.adapters.admin import LoraAdapterAdmin
 from apps.deployments.autoscale.admin import AutoscalePolicyAdmin, ScalingDecisionAdmin
+from apps.deployments.breaker_admin import ShowsBreaker
 from apps.deployments.check_views import check_urls
 from apps.deployments.enums import EngineKind, WorkerState
 from apps.deployments.form_layout import Fieldsets, fieldsets_for
@@ -45,18 +46,37 @@ _STATE_COLOURS = {
     WorkerState.ENDED.label: "info",
     WorkerState.LOST.label: "danger",
 }
+_QUARANTINED = _("Quarantined")
 _ENGINE_COLOURS = {EngineKind.VLLM.label: "primary", EngineKind.SIMULATED.label: "warning"}
 
 
 @admin.register(ModelDeployment)
-class ModelDeploymentAdmin(RestartsWorkers, ServiceAdmin):
+class ModelDeploymentAdmin(RestartsWorkers, ShowsBreaker, ServiceAdmin):
     """Deployments: what is served under which name."""
 
-    list_display = ("name", "activity", "engine_kind", "model", "workers_ready", "visibility", "trouble", "updated_at")
+    list_display = (
+        "name",
+        "activity",
+        "engine_kind",
+        "model",
+        "workers_ready",
+        "visibility",
+        "breaker",
+        "trouble",
+        "updated_at",
+    )
     list_filter = ["is_active", ("engine", ChoicesDropdownFilter), "is_restricted"]
     search_fields = ("name", "model")
-    autocomplete_fields = ("visible_tenants",)
-    readonly_fields = ("id", "last_error_text", "last_error_at", "options_told", "created_at", "updated_at")
+    autocomplete_fields = ("visible_tenants", "fallback")
+    readonly_fields = (
+        "id",
+        "last_error_text",
+        "last_error_at",
+        "options_told",
+        "breaker_told",
+        "created_at",
+        "updated_at",
+    )
     actions_detail = ("restart_one_after_another",)
     form = DeploymentForm
 
@@ -74,8 +94,8 @@ class ModelDeploymentAdmin(RestartsWorkers, ServiceAdmin):
         return fieldsets_for(obj, may_write=may_write)
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[ModelDeployment]":
-        """Counts ready workers in the same query."""
-        rows: QuerySet[ModelDeployment] = super().get_queryset(request)
+        """Counts ready workers in the same query, and brings circuit breakers along."""
+        rows: QuerySet[ModelDeployment] = super().get_queryset(request).select_related("breaker_standing")
         return rows.annotate(ready_total=Count("workers", filter=Q(workers__state=WorkerState.READY)))
 
     def get_readonly_fields(
@@ -155,9 +175,11 @@ class WorkerAdmin(ReadOnlyAdmin):
     ]
     list_filter_submit = True
     search_fields = ("deployment_name", "host", "incarnation", "model")
+    readonly_fields = ("process_page",)
     actions = ("warm_up",)
     fieldsets = [
         (None, {"fields": ["deployment", ("state", "engine"), "last_error"]}),
+        (_("Health"), {"fields": [("engine_failures", "quarantined_at"), "process_page"]}),
         (_("Process"), {"fields": ["incarnation", ("host", "pid"), ("started_at", "last_seen_at", "ended_at")]}),
         (_("Model"), {"fields": ["model", "fingerprint", ("max_model_len", "max_num_seqs")]}),
         (
@@ -179,10 +201,19 @@ class WorkerAdmin(ReadOnlyAdmin):
         rows: QuerySet[Worker] = super().get_queryset(request)
         return rows.select_related("deployment")
 
-    @display(description=_("State"), ordering="state", label=_STATE_COLOURS)  # type: ignore[untyped-decorator]
-    def current_state(self, worker: Worker) -> str:
+    @display(description=_("State"), ordering="state", label={**_STATE_COLOURS, _QUARANTINED: "danger"})  # type: ignore[untyped-decorator]
+    def current_state(self, worker: Worker) -> object:
         """Returns a coloured word."""
-        return worker.get_state_display()
+        is_quarantined = worker.quarantined_at is not None and worker.ended_at is None
+        return _QUARANTINED if is_quarantined else worker.get_state_display()
+
+    @admin.display(description=_("Drain, resume"))
+    def process_page(self, worker: Worker) -> SafeString | str:
+        """Returns the way to what an operator can do with it."""
+        if worker.ended_at is not None:
+            return "-"
+        url = reverse("admin:ops_livestream_process", args=[worker.incarnation])
+        return format_html('<a href="{}">{}</a>', url, _("Its streams, drain, resume after a quarantine"))
 
     @display(description=_("Engine"), ordering="engine", label=_ENGINE_COLOURS)  # type: ignore[untyped-decorator]
     def engine_kind(self, worker: Worker) -> str:

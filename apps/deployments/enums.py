@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from headrace_wire import batch, fleet, snapshot
+from headrace_wire import batch, breakers, fleet, snapshot
 
 
 class EngineKind(models.TextChoices):
@@ -19,6 +19,21 @@ class BatchControl(models.TextChoices):
     SHADOW = batch.BatchControl.SHADOW, "Shadow: only show what both rules would do"
     CLASSIC = batch.BatchControl.CLASSIC, "By load: over 80 % halves it, below 30 % doubles it"
     OBJECTIVES = batch.BatchControl.OBJECTIVES, "By the goals below"
+
+
+class BreakerState(models.TextChoices):
+    """Whether requests for a deployment are admitted."""
+
+    CLOSED = breakers.BreakerState.CLOSED, "Closed"
+    OPEN = breakers.BreakerState.OPEN, "Open"
+    HALF_OPEN = breakers.BreakerState.HALF_OPEN, "Half open"
+
+
+class BreakerReason(models.TextChoices):
+    """Why they are not."""
+
+    ERRORS = breakers.OpenReason.ERRORS, "Workers failed too many answers"
+    ABSENT = breakers.OpenReason.ABSENT, "No worker was there"
 
 
 class Dtype(models.TextChoices):

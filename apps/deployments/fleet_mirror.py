@@ -131,6 +131,8 @@ def _rows_write(alive: dict[str, WorkerInfo], now: datetime) -> None:
                 for report in info.adapters
             },
             last_error=redact(info.last_error)[-ERROR_LENGTH:],
+            engine_failures=info.engine_failures,
+            quarantined_at=datetime.fromtimestamp(info.quarantined_at, UTC) if info.quarantined_at else None,
             started_at=datetime.fromtimestamp(info.started_at, UTC),
             last_seen_at=now,
             ended_at=None,

@@ -90,6 +90,17 @@ _FIELDSETS: Fieldsets = [
             ]
         },
     ),
+    (
+        _("Circuit breaker"),
+        {
+            "fields": [
+                ("is_breaker_on", "fallback"),
+                ("breaker_error_share", "breaker_min_ends", "breaker_window_seconds"),
+                ("breaker_absent_seconds", "breaker_open_seconds", "breaker_probes"),
+                "breaker_told",
+            ],
+        },
+    ),
     (_("Trouble"), {"fields": ["last_error_text", "last_error_at"]}),
     (_("Record"), {"fields": [("id", "created_at", "updated_at")], "classes": ["collapse"]}),
 ]

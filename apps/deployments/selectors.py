@@ -6,6 +6,7 @@ from apps.deployments.models import ModelDeployment
 from apps.deployments.prices import to_micros
 from apps.tenants.models import Tenant
 from headrace_wire.batch import BatchControl
+from headrace_wire.breakers import BreakerTerms
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 
 
@@ -37,7 +38,9 @@ def deployment_configs() -> list[DeploymentConfig]:
         visible.setdefault(deployment_id, set()).add(tenant_id.hex)
     return [
         deployment_config(row, visible_tenant_ids=frozenset(visible.get(row.id, ())) if row.is_restricted else None)
-        for row in ModelDeployment.objects.defer("last_error").order_by("pk")
+        for row in ModelDeployment.objects.select_related("fallback")
+        .defer("last_error", "fallback__last_error")
+        .order_by("pk")
     ]
 
 
@@ -72,4 +75,17 @@ def deployment_config(
         batch_ttft_goal_seconds=row.batch_ttft_goal_seconds,
         prefills_drafts=row.prefills_drafts,
         sleep_after_seconds=row.sleep_after_seconds,
+        breaker=_breaker_terms(row) if row.is_breaker_on else None,
+        fallback=row.fallback.name if row.fallback is not None else None,
+    )
+
+
+def _breaker_terms(row: ModelDeployment) -> BreakerTerms:
+    return BreakerTerms(
+        error_share=row.breaker_error_share,
+        min_ends=row.breaker_min_ends,
+        window_seconds=row.breaker_window_seconds,
+        absent_seconds=row.breaker_absent_seconds,
+        open_seconds=row.breaker_open_seconds,
+        probes=row.breaker_probes,
     )

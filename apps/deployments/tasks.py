@@ -3,6 +3,7 @@
 from celery import shared_task
 
 from apps.deployments.autoscale.tick import autoscale_clean, autoscale_tick, autoscale_wake
+from apps.deployments.breaker_mirror import breakers_sync
 from apps.deployments.fleet_mirror import workers_sync
 from apps.deployments.restarts.services import restarts_advance
 from apps.deployments.warm_up import workers_warm_up
@@ -10,8 +11,8 @@ from apps.deployments.warm_up import workers_warm_up
 
 @shared_task(name="deployments.workers_sync")  # type: ignore[untyped-decorator]
 def workers_sync_task() -> int:
-    """Mirrors registered workers, and marks those whose lease has ended."""
-    return workers_sync()
+    """Mirrors registered workers, marks those whose lease has ended, and mirrors circuit breakers."""
+    return workers_sync() + breakers_sync()
 
 
 @shared_task(name="deployments.workers_warm_up")  # type: ignore[untyped-decorator]

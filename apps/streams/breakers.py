@@ -3,6 +3,7 @@
 What gateways see of their own streams' ends, and of workers, goes to Redis with the same call that reads the states.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -44,6 +45,8 @@ class Breakers:
         self._functions = functions
         self._fleet = fleet
         self._known: dict[str, _Breaker] = {}
+        self._looking = asyncio.Lock()
+        """What was seen is told once."""
 
     def admits(self, deployment: DeploymentConfig) -> bool:
         """Say whether a request may be admitted; one that tries a half-open deployment counts as tried."""
@@ -85,10 +88,11 @@ class Breakers:
             metrics.BREAKER_STATE.labels(name).set(0)
         if not terms:
             return
-        seen = {name: self._seen(name) for name in terms}
-        replies = await self._functions.call_many([breaker_call(name, seen[name], terms[name]) for name in terms])
-        for name, reply in zip(terms, replies, strict=True):
-            self._learn(name, seen[name], breaker_parse(reply))
+        async with self._looking:
+            seen = {name: self._seen(name) for name in terms}
+            replies = await self._functions.call_many([breaker_call(name, seen[name], terms[name]) for name in terms])
+            for name, reply in zip(terms, replies, strict=True):
+                self._learn(name, seen[name], breaker_parse(reply))
 
     def _of(self, deployment: str) -> _Breaker:
         found = self._known.get(deployment)

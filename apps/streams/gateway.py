@@ -171,6 +171,7 @@ class Gateway:
         await self._enlist()
         await self.config_reader.refresh()
         await self.fleet.refresh()
+        await self.breakers.look(self.config.with_breaker)
         self._tasks = [
             asyncio.create_task(self.config_reader.run(), name="config"),
             asyncio.create_task(self.fleet.run(), name="fleet"),

@@ -65,6 +65,7 @@ class AuditAction(models.TextChoices):
     DEPLOYMENT_CREATED = "deployment.created", "Deployment created"
     DEPLOYMENT_CHANGED = "deployment.changed", "Deployment changed"
     DEPLOYMENT_DELETED = "deployment.deleted", "Deployment deleted"
+    DEPLOYMENT_BREAKER_MOVED = "deployment.breaker_moved", "Deployment's circuit breaker opened, or closed"
     AUTOSCALE_CREATED = "autoscale.created", "Autoscale policy created"
     AUTOSCALE_CHANGED = "autoscale.changed", "Autoscale policy changed"
     AUTOSCALE_DELETED = "autoscale.deleted", "Autoscale policy deleted"

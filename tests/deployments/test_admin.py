@@ -37,6 +37,12 @@ def deployment_form(**changes: Any) -> dict[str, Any]:
         "inter_token_timeout_seconds": "10",
         "warm_up_seconds": "600",
         "sleep_after_seconds": "0",
+        "breaker_error_share": "0.5",
+        "breaker_min_ends": "20",
+        "breaker_window_seconds": "60",
+        "breaker_absent_seconds": "30",
+        "breaker_open_seconds": "30",
+        "breaker_probes": "3",
         "prompt_price": "0.5",
         "completion_price": "1.25",
     }
@@ -150,3 +156,10 @@ def test_lists_take_a_fixed_number_of_queries(
     for url, queries in ((DEPLOYMENTS, 4), (WORKERS, 5)):
         with django_assert_num_queries(queries, info=url):
             admin_client.get(url)
+
+
+def test_a_quarantined_worker_stands_out(admin_client: Client, deployment: ModelDeployment) -> None:
+    worker = make_worker("worker-1", deployment, state="broken", quarantined_at=timezone.now(), engine_failures=6)
+    assert "Quarantined" in admin_client.get(WORKERS).content.decode()
+    page = admin_client.get(reverse("admin:deployments_worker_change", args=[worker.pk])).content.decode()
+    assert reverse("admin:ops_livestream_process", args=["worker-1"]) in page

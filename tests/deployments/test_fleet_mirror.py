@@ -193,3 +193,24 @@ def test_mirroring_takes_a_fixed_number_of_queries(
         register(live_redis, f"worker-{number}")
     with django_assert_max_num_queries(9):
         assert workers_sync() == count
+
+
+def test_a_quarantine_is_seen_until_it_is_over(live_redis: Redis, deployment: ModelDeployment) -> None:
+    register(
+        live_redis,
+        "worker-1",
+        state=fleet.WorkerState.BROKEN,
+        quarantined_at=1_700_000_100.0,
+        engine_failures=6,
+        last_error="Quarantined: there is no GPU.",
+    )
+    workers_sync()
+    worker = Worker.objects.get()
+    assert worker.quarantined_at is not None
+    assert (worker.quarantined_at.timestamp(), worker.engine_failures) == (1_700_000_100.0, 6)
+    deployment.refresh_from_db()
+    assert "there is no GPU" in deployment.last_error
+    report(live_redis, "worker-1", state=fleet.WorkerState.READY)
+    workers_sync()
+    worker.refresh_from_db()
+    assert (worker.quarantined_at, worker.engine_failures) == (None, 0)

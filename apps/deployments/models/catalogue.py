@@ -1,4 +1,4 @@
-"""Model deployments, and what their workers say of themselves."""
+"""Model deployments."""
 
 import uuid
 
@@ -10,11 +10,9 @@ from django.utils.translation import gettext_lazy as _
 from django_prometheus.models import ExportModelOperationsMixin
 
 from apps.deployments.engine_args import EngineArgsError, engine_args_parse
-from apps.deployments.enums import BatchControl, Dtype, EngineKind, WorkerState
+from apps.deployments.enums import BatchControl, Dtype, EngineKind
 from apps.tenants.models import Tenant
 
-_PAST_STATES = [WorkerState.ENDED, WorkerState.LOST]
-_LIVE_STATES = [state for state in WorkerState if state not in _PAST_STATES]
 _SECONDS = (MinValueValidator(1.0), MaxValueValidator(3600.0))
 _GOAL_SECONDS = [MinValueValidator(0.001), MaxValueValidator(600.0)]
 _PRICE = (MinValueValidator(0),)
@@ -165,6 +163,55 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
             " the next request: that one waits for the start. Never while a stream runs. 0: never."
         ),
     )
+    is_breaker_on = models.BooleanField(
+        _("circuit breaker"),
+        default=False,
+        help_text=_("Takes no requests for a while when workers fail too many, or none is there: they go to the fallback."),
+    )
+    fallback = models.ForeignKey(
+        "self",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="stands_in_for",
+        help_text=_(
+            "Takes the requests while the breaker is open, under its own limits, prices and guardrails, of those who may"
+            " use it. Its own fallback is not asked. Empty: they are refused (503) with a time to come again."
+        ),
+    )
+    breaker_error_share = models.FloatField(
+        _("share of failures"),
+        default=0.5,
+        validators=[MinValueValidator(0.01), MaxValueValidator(1.0)],
+        help_text=_("0 to 1. With so many of the answers failed by workers it opens."),
+    )
+    breaker_min_ends = models.PositiveIntegerField(
+        _("of at least (answers)"),
+        default=20,
+        validators=[MinValueValidator(1), MaxValueValidator(100_000)],
+        help_text=_("With fewer that ended in the time beside it does not open."),
+    )
+    breaker_window_seconds = models.FloatField(
+        _("in the last (s)"), default=60.0, validators=[MinValueValidator(6.0), MaxValueValidator(3600.0)]
+    )
+    breaker_absent_seconds = models.FloatField(
+        _("no worker for (s)"),
+        default=30.0,
+        validators=[MinValueValidator(0.0), MaxValueValidator(3600.0)],
+        help_text=_("Opens it too, once somebody has asked. Longer than a model takes to wake up. 0: does not."),
+    )
+    breaker_open_seconds = models.FloatField(
+        _("open for (s)"),
+        default=30.0,
+        validators=_SECONDS,
+        help_text=_("Then some requests try it. Twice as long after each time that they fail, up to eight times."),
+    )
+    breaker_probes = models.PositiveIntegerField(
+        _("tried with (requests)"),
+        default=3,
+        validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text=_("When so many have finished it is closed."),
+    )
     prompt_price = models.DecimalField(
         max_digits=12,
         decimal_places=6,
@@ -251,6 +298,11 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
                 & (Q(kwh_cost__isnull=True) | Q(kwh_cost__gte=0)),
                 name="deployment_costs_not_negative",
             ),
+            models.CheckConstraint(
+                condition=Q(fallback__isnull=True) | ~Q(fallback=F("id")),
+                name="deployment_is_not_its_own_fallback",
+                violation_error_message=_("A deployment cannot stand in for itself."),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -260,55 +312,21 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         """Checks what a column cannot, and brings the engine arguments into plain types.
 
         Raises:
-            ValidationError: An engine argument is not allowed.
+            ValidationError: An engine argument is not allowed, or fallbacks lead round in a circle.
         """
+        self._check_fallback()
         try:
             self.engine_args = engine_args_parse(self.engine, self.engine_args)
         except EngineArgsError as error:
             raise ValidationError({"engine_args": str(error)}, code="engine_args") from error
 
-
-class Worker(models.Model):
-    """One life of a worker process, mirrored from its registration in Redis. Nobody edits it."""
-
-    incarnation = models.CharField(max_length=64, primary_key=True)
-    deployment = models.ForeignKey(
-        ModelDeployment, on_delete=models.SET_NULL, null=True, blank=True, related_name="workers"
-    )
-    deployment_name = models.CharField(max_length=128, help_text=_("What it was started for."))
-    engine = models.CharField(max_length=16, choices=EngineKind)
-    state = models.CharField(max_length=16, choices=WorkerState)
-    host = models.CharField(max_length=255)
-    pid = models.PositiveIntegerField(_("process id"))
-    model = models.CharField(max_length=500, blank=True)
-    fingerprint = models.CharField(max_length=128, blank=True)
-    max_model_len = models.PositiveIntegerField(default=0)
-    max_num_seqs = models.PositiveIntegerField(default=0)
-    num_requests_running = models.PositiveIntegerField(_("running"), default=0)
-    num_requests_waiting = models.PositiveIntegerField(_("waiting"), default=0)
-    kv_cache_usage = models.FloatField(_("KV cache"), default=0.0, help_text=_("Share in use, 0 to 1."))
-    tokens_generated = models.PositiveBigIntegerField(default=0)
-    cold_start_seconds = models.FloatField(default=0.0)
-    options = models.CharField(
-        max_length=64, blank=True, help_text=_("Fingerprint of the engine options that it runs.")
-    )
-    adapters = models.JSONField(default=dict, blank=True, help_text=_("LoRA adapters that it was told of, by id."))
-    last_error = models.TextField(blank=True)
-    started_at = models.DateTimeField()
-    last_seen_at = models.DateTimeField()
-    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When it was seen to be gone."))
-
-    class Meta:
-        ordering = [F("ended_at").desc(nulls_first=True), "deployment_name", "-started_at"]
-        indexes = [models.Index(fields=["state", "deployment_name"], name="worker_by_state")]
-        constraints = [
-            models.CheckConstraint(condition=Q(state__in=WorkerState.values), name="worker_state_known"),
-            models.CheckConstraint(
-                condition=Q(ended_at__isnull=True, state__in=_LIVE_STATES)
-                | Q(ended_at__isnull=False, state__in=_PAST_STATES),
-                name="worker_of_the_past_has_an_end",
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.deployment_name} on {self.host} ({self.pid})"
+    def _check_fallback(self) -> None:
+        seen, at = {self.pk}, self.fallback
+        while at is not None:
+            if at.pk in seen:
+                raise ValidationError(
+                    {"fallback": _("“%(name)s” leads back to this deployment.") % {"name": self.fallback}},
+                    code="cycle",
+                )
+            seen.add(at.pk)
+            at = at.fallback

@@ -153,6 +153,7 @@ class LiveStreamAdmin(ReadOnlyAdmin):
             return {
                 "process": worker_row(worker, fleet),
                 "may_resume": is_draining and not worker.is_leaving,
+                "is_quarantined": bool(worker.quarantined_at) and not is_draining,
                 "is_ending": worker.is_leaving,
                 "is_alone": not fleet.others_ready(worker),
                 "streams_url": f"{reverse('admin:ops_livestream_changelist')}?worker={incarnation}",
@@ -165,8 +166,9 @@ class LiveStreamAdmin(ReadOnlyAdmin):
         actor = actor_of(request)
         try:
             if "resume" in request.POST:
-                services.worker_resume(incarnation=incarnation, actor=actor)
-                messages.success(request, _("It takes streams again."))
+                was_quarantined = services.worker_resume(incarnation=incarnation, actor=actor)
+                told = _("It starts its engine again; this page shows how it does.")
+                messages.success(request, told if was_quarantined else _("It takes streams again."))
             elif isinstance(form, DrainForm):
                 services.worker_drain(incarnation=incarnation, actor=actor, **form.cleaned_data)
                 messages.success(request, _("It takes nothing more; this page shows what is left."))

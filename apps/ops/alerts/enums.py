@@ -43,6 +43,10 @@ class FleetFigure(models.TextChoices):
     WAITING = "waiting", "Streams in the queue"
     WORKERS_READY = "workers_ready", "Workers that are ready"
     WORKERS_BROKEN = "workers_broken", "Workers that cannot work"
+    WORKERS_QUARANTINED = "workers_quarantined", "Workers in quarantine"
+    WORKERS_LOST = "workers_lost", "Workers that were lost in the last 10 minutes"
+    ENGINE_FAILURES = "engine_failures", "Engines that ended against their workers' will lately"
+    BREAKER_OPEN = "breaker_open", "Circuit breaker that is not closed (0 or 1)"
     KV_CACHE_USAGE = "kv_cache_usage", "KV cache in use, fullest worker (0 to 1)"
     MEMORY_USAGE = "memory_usage", "Memory in use, fullest worker's machine (0 to 1)"
 

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from apps.ops.live_streams.fleet import Fleet
 from apps.ops.live_streams.selectors import LiveStream, Phase
 from apps.tenants.models import Tenant
+from headrace_wire.api_key import redact
 from headrace_wire.fleet import GatewayInfo, WorkerInfo, WorkerState
 
 _PHASE_COLOURS = {
@@ -55,7 +56,7 @@ class ProcessRow:
     colour: str
     load: str
     left: str
-    """Of a drain: what is left, and how long."""
+    """Of a drain: what is left, and how long. Of a quarantine: how long it is, and why."""
     url: str
     is_drained: bool = False
 
@@ -88,14 +89,15 @@ def fleet_rows(fleet: Fleet) -> list[ProcessRow]:
 def worker_row(worker: WorkerInfo, fleet: Fleet) -> ProcessRow:
     """Returns a worker's line."""
     is_drained = worker.state is WorkerState.DRAINING and not worker.num_streams
+    state = _("quarantined") if worker.state is WorkerState.BROKEN and worker.quarantined_at else worker.state.value
     return ProcessRow(
         worker.incarnation,
         _("worker of %(deployment)s") % {"deployment": worker.deployment},
         f"{worker.host}, {worker.pid}",
-        _("drained") if is_drained else worker.state.value,
+        _("drained") if is_drained else state,
         _STATE_COLOURS[worker.state],
         _("%(streams)d streams, %(held)d held") % {"streams": worker.num_streams, "held": worker.num_requests_held},
-        _worker_left(worker, fleet) if worker.state is WorkerState.DRAINING else "",
+        _worker_left(worker, fleet) if worker.state is WorkerState.DRAINING else _quarantine_told(worker, fleet),
         reverse("admin:ops_livestream_process", args=[worker.incarnation]),
         is_drained,
     )
@@ -128,6 +130,14 @@ def duration_told(age: timedelta) -> str:
     if minutes < 60:
         return f"{minutes}:{rest:02d} min"
     return f"{minutes // 60}:{minutes % 60:02d} h"
+
+
+def _quarantine_told(worker: WorkerInfo, fleet: Fleet) -> str:
+    if not worker.quarantined_at:
+        return ""
+    seconds = max(0.0, fleet.at.timestamp() - worker.quarantined_at)
+    told = _("for %(time)s: it starts no engine until it is resumed, or its deployment has other engine options.")
+    return f"{told % {'time': duration_told(timedelta(seconds=seconds))}} {redact(worker.last_error)[-500:]}"
 
 
 def _worker_left(worker: WorkerInfo, fleet: Fleet) -> str:

@@ -103,22 +103,25 @@ def worker_drain(
         async_to_sync(orders.worker_drain)(incarnation, note=note, deadline_seconds=deadline_seconds, leave=leave)
 
 
-def worker_resume(*, incarnation: str, actor: Actor = None) -> None:
-    """Has a drained worker take streams again.
+def worker_resume(*, incarnation: str, actor: Actor = None) -> bool:
+    """Has a drained worker take streams again, or a quarantined one start its engine; returns whether it was the second.
 
     Raises:
-        ValidationError: It is gone, about to end, or was not drained.
+        ValidationError: It is gone, about to end, or neither of the two.
     """
     worker = _worker(incarnation)
     if worker.is_leaving:
         raise ValidationError(
             _("This worker was told to end, which cannot be called back; start another one."), code="leaving"
         )
-    if worker.state is not WorkerState.DRAINING:
+    is_quarantined = bool(worker.quarantined_at)
+    if worker.state is not WorkerState.DRAINING and not is_quarantined:
         raise ValidationError(_("This worker is not drained: it takes streams."), code="not_drained")
+    details = {"deployment": worker.deployment, "quarantined": is_quarantined}
     with _orderly(), transaction.atomic():
-        _audit_process(AuditAction.WORKER_RESUMED, incarnation, {"deployment": worker.deployment}, actor)
+        _audit_process(AuditAction.WORKER_RESUMED, incarnation, details, actor)
         async_to_sync(orders.worker_resume)(incarnation)
+    return is_quarantined
 
 
 def gateway_drain(*, incarnation: str, note: str = "", actor: Actor = None) -> None:

@@ -243,7 +243,8 @@ def test_between_the_thresholds_nothing_changes(
 
 def test_the_rules_that_are_stored_first_are_those_of_the_code(db: None) -> None:
     AlertRule.objects.all().delete()
-    import_module("apps.ops.migrations.0009_alert_rules").seed(apps, connection.schema_editor())
+    for migration in ("0009_alert_rules", "0018_healing_rules"):
+        import_module(f"apps.ops.migrations.{migration}").seed(apps, connection.schema_editor())
     for built_in in BUILT_IN_RULES:
         stored = AlertRule.objects.get(key=built_in.key)
         stored.full_clean()

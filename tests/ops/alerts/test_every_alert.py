@@ -18,8 +18,9 @@ from django.utils import timezone
 from redis import Redis
 
 from apps.accounts.models import User
+from apps.deployments.breaker_mirror import breakers_sync
 from apps.deployments.fleet_mirror import workers_sync
-from apps.deployments.models import ModelDeployment
+from apps.deployments.models import ModelDeployment, Worker
 from apps.ops.alerts.built_in import BUILT_IN_RULES
 from apps.ops.alerts.enums import AlertState
 from apps.ops.alerts.evaluation import alerts_evaluate
@@ -46,7 +47,9 @@ LEFT_MINUTES = 110
 def rules(admin_user: User, deployment: ModelDeployment) -> Iterator[None]:
     AlertRule.objects.all().delete()
     AlertReceiver.objects.all().delete()
-    import_module("apps.ops.migrations.0009_alert_rules").seed(apps, connection.schema_editor())
+    for migration in ("0009_alert_rules", "0018_healing_rules"):
+        import_module(f"apps.ops.migrations.{migration}").seed(apps, connection.schema_editor())
+    ModelDeployment.objects.filter(pk=deployment.pk).update(is_breaker_on=True)
     ServiceObjective.objects.create(deployment=deployment, indicator="ttft", goal_seconds=0.5, target_percent=95)
     yield
     AlertRule.objects.all().delete()
@@ -70,13 +73,33 @@ def minute_pass(redis: Redis, minute: int, at: datetime) -> None:
         at.timestamp(),
         kv_cache_usage=0.97 if is_bad else 0.2,
         memory_usage=0.95 if is_bad else 0.5,
+        engine_failures=6 if is_bad else 0,
+        quarantined_at=at.timestamp() if is_bad else 0.0,
     )
     redis.hset(redis_keys.workers_key(), "w", codec.encode(info))
     redis.zadd(redis_keys.incarnations_key(), {"w": (time.time() + 3600) * 1000})
     redis.delete(redis_keys.waiting_key("tiny"))
     if is_bad:
         redis.sadd(redis_keys.waiting_key("tiny"), *(f"strm-{number}" for number in range(150)))
+    redis.delete(redis_keys.breaker_key("tiny"))
+    if is_bad:
+        Worker.objects.create(
+            incarnation=f"lost-{minute}",
+            deployment_name="tiny",
+            engine="simulated",
+            state="lost",
+            host="here",
+            pid=2,
+            started_at=at,
+            last_seen_at=at,
+            ended_at=at,
+        )
+        redis.hset(
+            redis_keys.breaker_key("tiny"),
+            mapping={"state": "open", "reason": "errors", "since": int(at.timestamp() * 1000)},
+        )
     workers_sync()
+    breakers_sync()
     fleet_sample_take(now=at - timedelta(seconds=20))
 
 

@@ -224,9 +224,23 @@ def test_a_worker_is_drained_and_resumed(admin_client: Client, paper: PaperFleet
     ]
 
 
+def test_a_quarantined_worker_is_told_to_try_again(admin_client: Client, paper: PaperFleet) -> None:
+    paper.worker("worker-1", state=WorkerState.BROKEN, quarantined_at=1.0, last_error="Quarantined: there is no GPU.")
+    page = text_of(admin_client.get(process_page("worker-1")))
+    assert "quarantined" in page
+    assert "there is no GPU" in page
+    assert "Start its engine again" in page
+    answer = text_of(admin_client.post(process_page("worker-1"), {"resume": "yes"}, follow=True))
+    assert "It starts its engine again" in answer
+    assert paper.orders("worker-1") == [Resume()]
+    event = AuditEvent.all_tenants.get(object_id="worker-1")
+    assert (event.action, event.details["quarantined"]) == (AuditAction.WORKER_RESUMED, True)
+
+
 @pytest.mark.parametrize(
     ("fields", "form", "said"),
     [
+        ({"state": WorkerState.BROKEN}, {"resume": "yes"}, "is not drained"),
         ({}, {"resume": "yes"}, "is not drained"),
         ({}, {"deadline_seconds": "-1"}, "greater than or equal to 0"),
         ({}, {"deadline_seconds": "soon"}, "Enter a number"),

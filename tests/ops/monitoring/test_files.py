@@ -122,6 +122,18 @@ BROKEN: dict[str, tuple[dict[str, str], int, dict[str, str]]] = {
         20,
         {"instance": "w"},
     ),
+    "worker-quarantined": ({'headrace_worker_quarantined{instance="w"}': "1x%d"}, 20, {"instance": "w"}),
+    "worker-lost": (
+        {'up{job="headrace-worker",instance="w"}': "0x%d"},
+        20,
+        {"job": "headrace-worker", "instance": "w"},
+    ),
+    "engine-ended": (
+        {'headrace_worker_engine_ends_total{instance="w",reason="ejected"}': "0+1x%d"},
+        20,
+        {"instance": "w"},
+    ),
+    "breaker-open": ({'headrace_breaker_state{deployment="m"}': "0.5x%d"}, 20, {"deployment": "m"}),
     "burn-fast": (VERY_LATE, 20, {"deployment": "m"}),
     "burn-slow": ({**LATE, TTFT % "0.5": "0+50x%d"}, 20, {"deployment": "m"}),
     "burn-budget": ({**LATE, TTFT % "0.5": "0+90x%d"}, 20, {"deployment": "m"}),
@@ -139,6 +151,9 @@ FINE = {
     'vllm:kv_cache_usage_perc{instance="w"}': "0.5x%d",
     'headrace_worker_memory_usage{instance="w"}': "0.5x%d",
     'headrace_worker_engine_starts_total{instance="w",outcome="ready"}': "0+1x%d",
+    'headrace_worker_quarantined{instance="w"}': "0x%d",
+    'headrace_worker_engine_ends_total{instance="w",reason="ejected"}': "3x%d",
+    'headrace_breaker_state{deployment="m"}': "0x%d",
 }
 
 
