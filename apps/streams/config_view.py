@@ -169,7 +169,7 @@ class ConfigView:
     def fallback_of(self, caller: Caller, deployment: DeploymentConfig) -> DeploymentConfig | None:
         """Return the deployment that may stand in for another one; None where there is none that the caller may use.
 
-        For a caller who asked for an adapter that is the fallback's adapter of the same name: other weights are no answer.
+        Who asked for an adapter gets the fallback's adapter of the same name: other weights are no answer.
         """
         if deployment.fallback is None:
             return None

@@ -1,7 +1,7 @@
 """The circuit breaker of a deployment: one state in Redis, moved by whichever gateway finds it time.
 
-closed: requests are admitted, and how streams end is counted. open: none is admitted. half open: some are, to see whether
-workers serve them; the first failure opens it again, for twice as long (up to eight times).
+closed: requests are admitted, and how streams end is counted. open: none is admitted. half open: some are, to see
+whether workers serve them; the first failure opens it again, for twice as long (up to eight times).
 """
 
 from collections.abc import Mapping

@@ -46,7 +46,7 @@ async def restart_worker(client: "Redis", incarnation: str, *, reason: str, dead
 
 
 async def resume_worker(client: "Redis", incarnation: str) -> None:
-    """Have a drained worker take streams again, or a quarantined one start its engine; nothing happens to one that leaves.
+    """Have a drained worker take streams again, or a quarantined one start its engine; one that is leaving leaves.
 
     Raises as `drain_worker`.
     """

@@ -40,7 +40,7 @@ class HealingLimits:
     """Of the last `error_window` streams; an engine that fails more of them is ejected. 1: none ever is."""
     error_window: int = 20
     quarantine_after: int = 6
-    """Engines that ended within `quarantine_seconds`; then none is started until a person says so. 0: never."""
+    """Engines that ended within `quarantine_seconds`: then none is started until a person says so. 0: never."""
     quarantine_seconds: float = 900.0
     hang_seconds: float = 300.0
     """How long the event loop may stand still before the process ends; longer than vLLM takes to be imported."""

@@ -1,4 +1,4 @@
-"""What a worker does for its own health: it gives up an engine that fails its streams, and one failed too often is left.
+"""What a worker does for its own health: it gives up an engine that fails its streams, and after too many waits.
 
 A dead engine, and one that does not answer, is seen by its host. Here is what takes counting.
 """

@@ -1,6 +1,7 @@
 """The page and its JSON, from sending to the stored answer, on a real Redis with the test as the worker."""
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,6 +21,7 @@ from apps.chat.services.answers import ADMISSION_GRACE
 from apps.chat.services.turns import turn_create
 from apps.chat.tasks import answers_collect
 from apps.deployments.models import ModelDeployment
+from apps.deployments.services import deployment_create, deployment_update
 from apps.streams.gateway import Gateway
 from apps.streams.services import stream_cancel
 from apps.tenants.models import Membership, Tenant
@@ -86,6 +88,25 @@ async def test_next_turn_carries_the_stored_history(member_client: AsyncClient, 
         ("assistant", "1"),
         ("user", "two"),
     ]
+
+
+async def test_a_fallback_answers_and_the_conversation_keeps_its_model(
+    member_client: AsyncClient, gateway: Gateway, deployment: ModelDeployment
+) -> None:
+    spare = await sync_to_async(deployment_create)(deployment=ModelDeployment(name="spare", model="models/spare"))
+    deployment.is_breaker_on, deployment.fallback = True, spare
+    await sync_to_async(deployment_update)(deployment=deployment)
+    await sync_to_async(snapshot_publish)()
+    await gateway.config_reader.refresh()
+    opened = {"state": "open", "reason": "errors", "since": str(int(time.time() * 1000))}
+    await gateway.redis.hset(redis_keys.breaker_key("tiny"), mapping=opened)
+    await gateway.breakers.look(gateway.config.with_breaker)
+    status, sent = await send(member_client)
+    assert (status, sent["answer"]["model"], sent["conversation"]["model"]) == (200, "spare", "tiny")
+    claimed = await HandWorker(gateway, "spare").claim()
+    assert claimed.stream_id == sent["answer"]["stream_id"]
+    stored = await Message.all_tenants.aget(stream_id=claimed.stream_id)
+    assert stored.model == "spare"
 
 
 async def test_turn_sent_again_starts_no_second_stream(member_client: AsyncClient, worker: HandWorker) -> None:

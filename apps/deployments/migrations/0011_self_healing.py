@@ -105,7 +105,7 @@ class Migration(migrations.Migration):
             name="is_breaker_on",
             field=models.BooleanField(
                 default=False,
-                help_text="Takes no requests for a while when workers fail too many, or none is there: they go to the fallback.",
+                help_text="Takes no requests for a while when workers fail too many or none is there: the fallback does.",
                 verbose_name="circuit breaker",
             ),
         ),

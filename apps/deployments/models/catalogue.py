@@ -166,7 +166,7 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
     is_breaker_on = models.BooleanField(
         _("circuit breaker"),
         default=False,
-        help_text=_("Takes no requests for a while when workers fail too many, or none is there: they go to the fallback."),
+        help_text=_("Takes no requests for a while when workers fail too many or none is there: the fallback does."),
     )
     fallback = models.ForeignKey(
         "self",
@@ -175,8 +175,8 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         blank=True,
         related_name="stands_in_for",
         help_text=_(
-            "Takes the requests while the breaker is open, under its own limits, prices and guardrails, of those who may"
-            " use it. Its own fallback is not asked. Empty: they are refused (503) with a time to come again."
+            "Takes the requests while the breaker is open, under its own limits, prices and guardrails, of those who"
+            " may use it. Its own fallback is not asked. Empty: they are refused (503) with a time to come again."
         ),
     )
     breaker_error_share = models.FloatField(

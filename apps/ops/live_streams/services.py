@@ -104,7 +104,7 @@ def worker_drain(
 
 
 def worker_resume(*, incarnation: str, actor: Actor = None) -> bool:
-    """Has a drained worker take streams again, or a quarantined one start its engine; returns whether it was the second.
+    """Has a drained worker take streams again, or a quarantined one start its engine; returns whether it was that.
 
     Raises:
         ValidationError: It is gone, about to end, or neither of the two.

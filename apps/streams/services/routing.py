@@ -41,6 +41,6 @@ def stream_route(*, gateway: Gateway, caller: Caller, model: str) -> Route:
     metrics.REQUESTS_BROKEN_OFF.labels(asked.name).inc()
     with refusals_counted(gateway.latencies, series_of(caller, asked.name)):
         raise ServerOverloadedError(
-            f"`{asked.public_name}` fails its requests or has no worker at the moment, so none is taken; try again later.",
+            f"`{asked.public_name}` fails its requests or has no worker, and takes none for a while; try again later.",
             retry_after_seconds=max(1.0, gateway.breakers.retry_after_seconds(asked.name)),
         )

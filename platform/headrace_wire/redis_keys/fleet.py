@@ -22,10 +22,10 @@ def gateways_key() -> str:
 def breaker_key(deployment: str) -> str:
     """Whether requests for a deployment are admitted.
 
-    Owner: `breaker`, called by gateways. HASH `state`, `reason`, `since` (Unix ms), `opened` (how often), `absent` (since
-    when no worker is there, Unix ms), `again` (how often it was tried in vain), `o:<slot>` and `f:<slot>` (streams that
-    finished and failed; a sixth of the window each), and of a half-open one `granted`, `granted_ms`, `finished`, `failed`.
-    Not there for a breaker that has never opened and counts nothing; TTL 7 days.
+    Owner: `breaker`, called by gateways. HASH `state`, `reason`, `since` (Unix ms), `opened` (how often), `absent`
+    (since when no worker is there, Unix ms), `again` (how often it was tried in vain), `o:<slot>` and `f:<slot>`
+    (streams that finished and failed; a sixth of the window each), and of a half-open one `granted`, `granted_ms`,
+    `finished`, `failed`. Not there for a breaker that has never opened and counts nothing; TTL 7 days.
     """
     return f"{CONTROL_TAG}:breaker:{deployment}"
 
