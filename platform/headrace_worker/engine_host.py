@@ -26,6 +26,7 @@ from headrace_worker.engine import (
     EngineStats,
 )
 from headrace_worker.healing import EngineEnd
+from headrace_worker.lives import Lives
 from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.pinned_prefixes import WARM_SECONDS, PinnedPrefixes
 from headrace_worker.places import spare_places
@@ -58,6 +59,7 @@ class EngineHost:
         prefilling: Prefilling,
         adapters: AdapterShelf,
         rest: Rest,
+        lives: Lives,
         redis: "Redis",
         config: WorkerConfig,
         metrics: WorkerMetrics,
@@ -72,6 +74,7 @@ class EngineHost:
         self._pinned = PinnedPrefixes(watch, prefilling)
         self._adapters = adapters
         self._rest = rest
+        self._lives = lives
         self._redis = redis
         self._config = config
         self._metrics = metrics
@@ -93,7 +96,12 @@ class EngineHost:
 
     async def run(self) -> None:
         """Keep an engine running until cancelled."""
+        await self._streams.health.wait_recalled()
         while True:
+            if self._streams.health.is_hopeless:
+                self.deployment = self.deployment or await self._watch.wait()
+                await self._wait_in_quarantine(self.deployment)
+                continue
             self.deployment = deployment = await self._watch.wait()
             self._streams.places.batch_max = deployment.batch_max
             self._streams.batch.configure(deployment)
@@ -126,9 +134,7 @@ class EngineHost:
         except EngineDeadError as error:
             self._note_end(error)
             await self._stop(engine)
-            if self._streams.health.is_hopeless:
-                await self._wait_in_quarantine(deployment)
-            else:
+            if not self._streams.health.is_hopeless:
                 await self._back_off(deployment)
         except UnusedError:
             await self._sleep(engine, deployment)
@@ -310,8 +316,8 @@ class EngineHost:
         """Start nothing until a person has it tried again, or the engine is configured otherwise."""
         health = self._streams.health
         self.last_error = (
-            f"Quarantined: {health.engine_failures} engines have ended within"
-            f" {self._config.healing.quarantine_seconds:.0f} s. The last one: {self.last_error}"
+            f"Quarantined: {health.engine_failures} engines, or processes with theirs, have ended within"
+            f" {self._config.healing.quarantine_seconds:.0f} s. {self.last_error or 'The last processes have died.'}"
         )
         log.error("%s", self.last_error)
         self._enter(WorkerState.BROKEN)
@@ -320,7 +326,8 @@ class EngineHost:
             await health.quarantine(self._watch.wait_other(deployment))
         finally:
             self._metrics.quarantined.set(0)
-        self._failures = 0
+        await self._lives.forget()
+        self._failures, self.last_error = 0, ""
         log.info("the quarantine is over, starting again")
 
     async def _wait_as_broken(self, deployment: DeploymentConfig, error: EngineRefusedError) -> None:

@@ -37,6 +37,7 @@ class Health:
         self._ends: deque[float] = deque()
         """When engines have ended."""
         self._released = asyncio.Event()
+        self._recalled = asyncio.Event()
         self.quarantined_at = 0.0
         """Unix seconds; 0 where no quarantine is."""
 
@@ -76,13 +77,23 @@ class Health:
 
     # ---- of all engines
 
+    def recall(self, deaths: int) -> None:
+        """Learn, at the start, how many processes before this one have died; each counts as an engine that ended."""
+        if not self._recalled.is_set():
+            self._ends.extend([time.monotonic()] * deaths)
+            self._recalled.set()
+
+    async def wait_recalled(self) -> None:
+        """Wait until that is known."""
+        await self._recalled.wait()
+
     def engine_ended(self) -> None:
         """Note an end that the worker did not want."""
         self._ends.append(time.monotonic())
 
     @property
     def engine_failures(self) -> int:
-        """How many of these ends there were lately."""
+        """How many of these ends there were lately, those of processes before this one among them."""
         since = time.monotonic() - self._limits.quarantine_seconds
         while self._ends and self._ends[0] < since:
             self._ends.popleft()

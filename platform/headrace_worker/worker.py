@@ -24,6 +24,7 @@ from headrace_worker.engine_host import EngineFactory, EngineHost
 from headrace_worker.guarding import Guarding
 from headrace_worker.intake import Intake
 from headrace_worker.lease import Lease
+from headrace_worker.lives import Lives
 from headrace_worker.machine_use import MachineUse
 from headrace_worker.memory_usage import memory_usage
 from headrace_worker.metrics import WorkerMetrics
@@ -72,12 +73,14 @@ class Worker:
         )
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
         self._lease = Lease(self._redis, queue, self._streams, config, self._describe)
+        self._lives = Lives(self._redis, config.deployment, window_seconds=config.healing.quarantine_seconds)
         self._host = EngineHost(
             self._watch,
             self._streams,
             self._prefilling,
             self._adapters,
             Rest(queue, self._watch),
+            self._lives,
             self._redis,
             config,
             self._metrics,
@@ -117,6 +120,7 @@ class Worker:
                 await self._drained()
                 for task in tasks:
                     task.cancel()
+            await self._lives.end()
         finally:
             await self._shutdown()
 
@@ -153,6 +157,10 @@ class Worker:
         while True:
             await self._lease.enlist()
             incarnation = self._lease.incarnation
+            if self._config.healing.quarantine_after:
+                self._streams.health.recall(await self._lives.note(incarnation))
+            else:
+                self._streams.health.recall(0)
             try:
                 async with asyncio.TaskGroup() as parts:
                     parts.create_task(self._lease.keep(), name="lease")

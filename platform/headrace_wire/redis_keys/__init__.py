@@ -38,6 +38,7 @@ from headrace_wire.redis_keys.fleet import (
     model_assets_key,
     prefix_warmth_key,
     prompt_cache_use_key,
+    worker_lives_key,
     workers_key,
 )
 from headrace_wire.redis_keys.guardrails import (
@@ -173,5 +174,6 @@ __all__ = [
     "usage_set_aside_key",
     "waiting_key",
     "waiting_prefix",
+    "worker_lives_key",
     "workers_key",
 ]

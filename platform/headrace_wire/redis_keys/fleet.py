@@ -11,6 +11,15 @@ def workers_key() -> str:
     return f"{CONTROL_TAG}:workers"
 
 
+def worker_lives_key(deployment: str, host: str) -> str:
+    """Worker processes of a deployment on one machine, to see which have died.
+
+    Owner: workers. ZSET incarnation -> 0 while it lives, as far as is known, else when it was found dead (Unix ms);
+    those that ended in order take themselves out. TTL 30 days from the last start.
+    """
+    return f"{CONTROL_TAG}:lives:{deployment}:{host}"
+
+
 def gateways_key() -> str:
     """Live gateways.
 
