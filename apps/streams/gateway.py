@@ -266,12 +266,12 @@ class Gateway:
             try:
                 await self._renew()
                 await self._show()
-                await self.breakers.look(self.config.with_breaker)
                 await self._reap()
                 await self._adoption.look()
                 await self.waiting_room.look()
                 await self._report_keys()
                 self._report_metrics()
+                await self.breakers.look(self.config.with_breaker)
             except RedisError as error:
                 log.warning("tick_failed", error=str(error))
 

@@ -42,6 +42,8 @@ class Started:
     queue_ms: float
     cache: Cache | None = None
     """What the response cache had to do with it; None of a resumed stream."""
+    deployment: str = ""
+    """Who serves it, where the server says so: a fallback is not what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ def _started(fields: Mapping[str, Any]) -> Started:
         int(fields["attempt"]),
         float(fields.get("queue_ms", 0.0)),
         _cache(fields),
+        str(fields.get("deployment", "")),
     )
 
 

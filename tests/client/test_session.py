@@ -68,7 +68,8 @@ def test_it_starts_once_and_then_resumes(clock: Clock) -> None:
     stream.lost(Loss("broken"))
     assert json.loads(stream.opened()) == {"type": "resume", "stream_id": "s", "after": 2}
     assert say(stream, "started", seq=0, attempt=1, queue_ms=2.5) is None, "told before"
-    assert say(stream, "started", seq=2, attempt=2, queue_ms=2.5) == Started("s", 2, 2, 2.5)
+    taken = say(stream, "started", seq=2, attempt=2, queue_ms=2.5, deployment="m")
+    assert taken == Started("s", 2, 2, 2.5, deployment="m")
     assert say(stream, "delta", seq=2, text="ab") is None, "repeated"
     assert say(stream, "delta", seq=3, text="c") == Delta("s", 3, "c")
     usage = {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4, "cached_tokens": 0}

@@ -1,5 +1,6 @@
 """Worker processes that die again and again: whoever starts next knows of it, and waits for a person."""
 
+import itertools
 import socket
 
 import pytest
@@ -17,21 +18,20 @@ from tests.worker.desk import Desk
 KEY = redis_keys.worker_lives_key("sim", socket.gethostname())
 WINDOW = 900.0
 THREE = HealingLimits(quarantine_after=3, quarantine_seconds=WINDOW)
+NUMBERS = itertools.count()
 
 
 class Process:
     """A worker process, as far as others see it: it has a lease while it lives."""
 
-    def __init__(self, desk: Desk, *, window_seconds: float = WINDOW) -> None:
+    def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._names = 0
-        self.lives = Lives(desk.redis, "sim", window_seconds=window_seconds)
+        self.lives = Lives(desk.redis, "sim", window_seconds=WINDOW)
         self.name = ""
 
     async def enlist(self) -> int:
         """Get a lease under a name of its own; return how many have died."""
-        self._names += 1
-        self.name = f"worker-{id(self)}-{self._names}"
+        self.name = f"worker-{next(NUMBERS)}"
         await self._desk.queue.enlist(self.name, lease_seconds=60, channels=[])
         return await self.lives.note(self.name)
 
