@@ -62,6 +62,10 @@ class Breakers:
         breaker.wanted += 1
         return False
 
+    def is_closed(self, deployment: DeploymentConfig) -> bool:
+        """Say whether requests are admitted without reserve; asks for nothing."""
+        return deployment.breaker is None or self._of(deployment.name).reading.state is BreakerState.CLOSED
+
     def retry_after_seconds(self, deployment: str) -> float:
         """Return when an open one may be closed again, at the earliest."""
         return self._of(deployment).reading.retry_after_seconds

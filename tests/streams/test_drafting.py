@@ -17,6 +17,7 @@ from apps.streams.services import draft_prefill, draft_withdraw, stream_start
 from apps.streams.services.drafting import BUSY_RETRY_SECONDS, LIFE_SECONDS, MOST_IN_FLIGHT
 from headrace_wire import codec, redis_keys
 from headrace_wire.api_key import ApiKeyToken
+from headrace_wire.breakers import BreakerTerms
 from headrace_wire.cache_salt import cache_salt
 from headrace_wire.fleet import ModelAssets, TemplateProbe, WorkerInfo, WorkerState
 from headrace_wire.functions import Reply
@@ -226,6 +227,15 @@ async def test_a_worker_that_has_no_time_is_left_alone(bench: Bench, load: dict[
     await bench.register(num_requests_running=3, num_requests_held=1, num_requests_waiting=1)
     assert await bench.draft(TYPED) is None, "who is held takes no time, and one may be a draft"
     assert len(await bench.told()) == 1
+
+
+async def test_nothing_is_computed_where_the_prompt_would_not_be_admitted(bench: Bench) -> None:
+    await bench.configure(deployment={"breaker": BreakerTerms()})
+    opened = {"state": "open", "reason": "errors", "since": str(int(time.time() * 1000))}
+    await bench.gateway.redis.hset(redis_keys.breaker_key("sim"), mapping=opened)
+    await bench.gateway.breakers.look(bench.gateway.config.with_breaker)
+    assert await bench.draft(TYPED) == DraftOff(DraftOffReason.BUSY, BUSY_RETRY_SECONDS)
+    assert await bench.told() == []
 
 
 async def test_of_several_workers_the_one_that_holds_the_history_gets_it(bench: Bench) -> None:

@@ -162,6 +162,19 @@ async def test_it_opens_where_somebody_asks_and_nobody_is_there(breaker: Breaker
     assert (await breaker.see(wanted=5)).state is CLOSED, "at once, as soon as one is there"
 
 
+async def test_whoever_starts_workers_sees_that_requests_are_turned_away(breaker: Breaker) -> None:
+    await breaker.see(is_ready=0, is_asked=1)
+    await breaker.age("absent", 11)
+    await breaker.see(is_ready=0)
+    assert not await breaker.redis.hexists(KEY, "asked")
+    await breaker.see(is_ready=0, is_asked=1, wanted=1)
+    asked: Reply = await breaker.redis.hget(KEY, "asked")
+    since: Reply = await breaker.redis.hget(KEY, "since")
+    assert int(asked) >= int(since)
+    await breaker.see()
+    assert not await breaker.redis.hexists(KEY, "asked")
+
+
 async def test_a_worker_that_comes_back_in_time_keeps_it_closed(breaker: Breaker) -> None:
     await breaker.see(is_ready=0, is_asked=1)
     await breaker.age("absent", 9)

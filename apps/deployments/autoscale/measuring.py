@@ -19,6 +19,8 @@ TICKS_MEASURED = 4
 """Rates and percentiles are of so many ticks: a minute."""
 _PACE_SAMPLES = 5
 """Claims while somebody waited, before a capacity is taken from them."""
+_ASKED_SECONDS = 60.0
+"""A request that a circuit breaker has turned away for want of workers stands for one that waits, for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,15 @@ def measure(
     pipeline.scard(redis_keys.waiting_key(name))
     pipeline.scard(redis_keys.parked_here_key(name))
     pipeline.hmget(redis_keys.pace_key(name), "number", "place")
+    pipeline.hget(redis_keys.breaker_key(name), "asked")
     reply: Reply = pipeline.execute()
-    waiting_all, parked, (number, place) = reply
+    waiting_all, parked, (number, place), asked = reply
     latencies = window(client, deployment=name, seconds=TICKS_MEASURED * tick_seconds)
     ready = [one for one in workers if one.state is WorkerState.READY]
     places = sum(one.max_num_seqs for one in ready)
     waiting = max(0, int(waiting_all) - int(parked))
+    if not workers and asked is not None and int(asked) / 1000 > at.timestamp() - _ASKED_SECONDS:
+        waiting = max(1, waiting)
     claims = int(number) if number else None
     served = _place_seconds(place)
 

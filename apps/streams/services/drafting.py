@@ -73,7 +73,7 @@ async def draft_prefill(
         is_tried = gateway.renderers.is_tried(fingerprint)
         return _off(DraftOffReason.UNSUPPORTED if is_tried else DraftOffReason.BUSY)
     idle = [worker for worker in gateway.fleet.workers(deployment.name) if _has_time(worker)]
-    if not idle:
+    if not idle or not gateway.breakers.is_closed(deployment):  # its prompt would go to a fallback
         return _off(DraftOffReason.BUSY)
     ids = await _certain(gateway, caller, deployment, renderer, conversation)
     former = line.draft

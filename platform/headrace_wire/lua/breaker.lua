@@ -21,7 +21,7 @@ do
       if string.match(name, '^[of]:') then b[name] = nil end
     end
     b.state, b.reason, b.since = state, reason, int(now)
-    b.finished, b.failed, b.granted, b.granted_ms = nil, nil, nil, nil
+    b.finished, b.failed, b.granted, b.granted_ms, b.asked = nil, nil, nil, nil, nil
     if state == 'closed' then b.again = nil end
     if state == 'open' then count(b, 'opened', 1) end
   end
@@ -96,6 +96,7 @@ do
         enter(b, 'open', 'errors', now)
       end
     elseif state == 'open' and b.reason == 'absent' then
+      if wanted > 0 then b.asked = int(now) end  -- for whoever starts workers: nobody waits in the queue
       if is_ready then enter(b, 'closed', '', now) end
     elseif state == 'open' then
       if is_ready and now - tonumber(b.since) >= open_ms(b, pause) then enter(b, 'half_open', b.reason, now) end

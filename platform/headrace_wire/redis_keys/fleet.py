@@ -33,8 +33,9 @@ def breaker_key(deployment: str) -> str:
 
     Owner: `breaker`, called by gateways. HASH `state`, `reason`, `since` (Unix ms), `opened` (how often), `absent`
     (since when no worker is there, Unix ms), `again` (how often it was tried in vain), `o:<slot>` and `f:<slot>`
-    (streams that finished and failed; a sixth of the window each), and of a half-open one `granted`, `granted_ms`,
-    `finished`, `failed`. Not there for a breaker that has never opened and counts nothing; TTL 7 days.
+    (streams that finished and failed; a sixth of the window each), of a half-open one `granted`, `granted_ms`,
+    `finished`, `failed`, and of one that is open for want of workers `asked` (when a request was turned away last, Unix
+    ms; the autoscaler reads it). Not there for a breaker that has never opened and counts nothing; TTL 7 days.
     """
     return f"{CONTROL_TAG}:breaker:{deployment}"
 

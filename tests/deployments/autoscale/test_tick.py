@@ -258,6 +258,21 @@ def test_a_request_wakes_a_deployment_within_seconds(
     assert wanted(supervisor) == 1
 
 
+def test_requests_that_a_circuit_breaker_turns_away_wake_it_too(
+    fleet: Fleet, deployment: ModelDeployment, supervisor: Path
+) -> None:
+    """They wait in no queue: a fallback serves them, or nobody."""
+    policy_of(deployment, min_workers=0)
+    fleet.tick(30)
+    key, now_ms = redis_keys.breaker_key("tiny"), int(fleet.now.timestamp() * 1000)
+    fleet.redis.hset(key, mapping={"state": "open", "reason": "absent", "since": now_ms, "asked": now_ms - 120_000})
+    assert autoscale_wake(now=fleet.now + timedelta(seconds=3)) == 0, "that was two minutes ago"
+    fleet.redis.hset(key, "asked", now_ms)
+    assert autoscale_wake(now=fleet.now + timedelta(seconds=6)) == 1
+    assert results() == [(0, 1, "wake_up", "done")]
+    assert wanted(supervisor) == 1
+
+
 def test_recommendations_are_only_that(fleet: Fleet, deployment: ModelDeployment) -> None:
     policy_of(deployment, executor=ExecutorKind.RECOMMEND, min_workers=2)
     fleet.worker("a")
