@@ -37,7 +37,9 @@ __all__ = [
     "WorkerAdmin",
 ]
 
-_STATE_COLOURS = {
+_QUARANTINED = _("Quarantined")
+_STATE_COLOURS: dict[object, str] = {
+    _QUARANTINED: "danger",
     WorkerState.READY.label: "success",
     WorkerState.LOADING.label: "info",
     WorkerState.DRAINING.label: "warning",
@@ -46,7 +48,6 @@ _STATE_COLOURS = {
     WorkerState.ENDED.label: "info",
     WorkerState.LOST.label: "danger",
 }
-_QUARANTINED = _("Quarantined")
 _ENGINE_COLOURS = {EngineKind.VLLM.label: "primary", EngineKind.SIMULATED.label: "warning"}
 
 
@@ -201,7 +202,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         rows: QuerySet[Worker] = super().get_queryset(request)
         return rows.select_related("deployment")
 
-    @display(description=_("State"), ordering="state", label={**_STATE_COLOURS, _QUARANTINED: "danger"})  # type: ignore[untyped-decorator]
+    @display(description=_("State"), ordering="state", label=_STATE_COLOURS)  # type: ignore[untyped-decorator]
     def current_state(self, worker: Worker) -> object:
         """Returns a coloured word."""
         is_quarantined = worker.quarantined_at is not None and worker.ended_at is None

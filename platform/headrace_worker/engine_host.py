@@ -62,8 +62,8 @@ class EngineHost:
         lives: Lives,
         redis: "Redis",
         config: WorkerConfig,
-        metrics: WorkerMetrics,
         *,
+        metrics: WorkerMetrics,
         create: EngineFactory,
         changed: Callable[[], None],
     ) -> None:

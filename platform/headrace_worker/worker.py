@@ -83,7 +83,7 @@ class Worker:
             self._lives,
             self._redis,
             config,
-            self._metrics,
+            metrics=self._metrics,
             create=create,
             changed=self._lease.announce,
         )

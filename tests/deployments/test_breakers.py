@@ -35,9 +35,7 @@ def guard(deployment: ModelDeployment, **changes: object) -> ModelDeployment:
 
 def stand(redis: Redis, deployment: str, state: str, reason: str = "errors") -> None:
     """What gateways do."""
-    redis.hset(
-        redis_keys.breaker_key(deployment), mapping={"state": state, "reason": reason, "since": SINCE * 1000}
-    )
+    redis.hset(redis_keys.breaker_key(deployment), mapping={"state": state, "reason": reason, "since": SINCE * 1000})
 
 
 def test_gateways_are_told_of_the_breaker_and_the_fallback(deployment: ModelDeployment, spare: ModelDeployment) -> None:
@@ -61,7 +59,7 @@ def test_fallbacks_do_not_lead_back(deployment: ModelDeployment, spare: ModelDep
     guard(deployment, fallback=third)
     for fallback in (deployment, third, spare):
         spare.fallback = fallback
-        with pytest.raises(ValidationError, match="leads back|stand in for itself"):
+        with pytest.raises(ValidationError, match=r"leads back|stand in for itself"):
             services.deployment_update(deployment=spare)
     spare.refresh_from_db()
     assert spare.fallback is None

@@ -212,5 +212,5 @@ def test_a_quarantine_is_seen_until_it_is_over(live_redis: Redis, deployment: Mo
     assert "there is no GPU" in deployment.last_error
     report(live_redis, "worker-1", state=fleet.WorkerState.READY)
     workers_sync()
-    worker.refresh_from_db()
-    assert (worker.quarantined_at, worker.engine_failures) == (None, 0)
+    again = Worker.objects.get()
+    assert (again.quarantined_at, again.engine_failures) == (None, 0)

@@ -120,4 +120,3 @@ def test_a_lost_worker_is_stood_in_for_until_there_is_another_one(stack: LiveSta
     stack.start_worker("main")
     ask_until(stack, status=200, server="main")
     assert stack.run_django(STANDING).splitlines()[-1] == "closed"
-

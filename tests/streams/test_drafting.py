@@ -231,7 +231,7 @@ async def test_a_worker_that_has_no_time_is_left_alone(bench: Bench, load: dict[
 
 async def test_nothing_is_computed_where_the_prompt_would_not_be_admitted(bench: Bench) -> None:
     await bench.configure(deployment={"breaker": BreakerTerms()})
-    opened = {"state": "open", "reason": "errors", "since": str(int(time.time() * 1000))}
+    opened: dict[Any, Any] = {"state": "open", "reason": "errors", "since": str(int(time.time() * 1000))}
     await bench.gateway.redis.hset(redis_keys.breaker_key("sim"), mapping=opened)
     await bench.gateway.breakers.look(bench.gateway.config.with_breaker)
     assert await bench.draft(TYPED) == DraftOff(DraftOffReason.BUSY, BUSY_RETRY_SECONDS)

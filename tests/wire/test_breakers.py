@@ -25,9 +25,7 @@ from headrace_wire.functions import Functions, Reply
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 KEY = redis_keys.breaker_key("m")
-TERMS = BreakerTerms(
-    error_share=0.5, min_ends=4, window_seconds=60.0, absent_seconds=10.0, open_seconds=30.0, probes=2
-)
+TERMS = BreakerTerms(error_share=0.5, min_ends=4, window_seconds=60.0, absent_seconds=10.0, open_seconds=30.0, probes=2)
 
 
 class Breaker:
