@@ -78,7 +78,7 @@ def test_everything_set() -> None:
         ("HEADRACE_CHECKPOINT_DIR", "var/kv"),
         ("HEADRACE_CHECKPOINT_MIB_PER_TENANT", "-5"),
         ("HEADRACE_CHECKPOINT_TOKENS", "many"),
-        ("HEADRACE_EJECT_WINDOW", "0"),
+        ("HEADRACE_EJECT_WINDOW", "-7"),
         ("HEADRACE_QUARANTINE_AFTER", "-1"),
         ("HEADRACE_METRICS_PORT", "99999"),
         ("HEADRACE_METRICS_PORT", "-1"),
