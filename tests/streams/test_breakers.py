@@ -52,7 +52,8 @@ async def configure(gateway: Gateway, *deployments: DeploymentConfig, **sections
     await gateway.config_reader.refresh()
     for deployment in deployments:
         name = f"{WORKER}-{deployment.name}"
-        await gateway.queue.enlist(name, lease_seconds=60, channels=[])
+        if await gateway.redis.zscore(redis_keys.incarnations_key(), name) is None:
+            await gateway.queue.enlist(name, lease_seconds=60, channels=[])
         info = WorkerInfo(name, deployment.name, "simulated", WorkerState.READY, "host", 1, 0.0)
         await gateway.redis.hset(redis_keys.workers_key(), name, codec.encode(info))
     await gateway.fleet.refresh()
