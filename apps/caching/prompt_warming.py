@@ -45,10 +45,15 @@ def prompt_caches_warm(*, caches: Sequence[PromptCache] | None = None) -> int:
     Raises:
         redis.exceptions.RedisError: Redis does not answer.
     """
-    rows = PromptCache.all_tenants.filter(is_pinned=True, is_active=True).select_related("deployment")
-    chosen = list(rows) if caches is None else list(caches)
+    chosen = pinned_caches() if caches is None else list(caches)
     prefills = [one for cache in chosen for one in _prefills(cache, is_forced=caches is not None)]
     return _tell(prefills) if prefills else 0
+
+
+def pinned_caches() -> list[PromptCache]:
+    """Returns what is to be warm, that of deployments that load first in front."""
+    rows = PromptCache.all_tenants.filter(is_pinned=True, is_active=True).select_related("deployment")
+    return list(rows.order_by("deployment__preload_priority", "pk"))
 
 
 def prompt_caches_warm_soon() -> None:

@@ -87,6 +87,7 @@ _FIELDSETS: Fieldsets = [
                 ("queue_limit", "queue_timeout_seconds"),
                 ("ttft_timeout_seconds", "inter_token_timeout_seconds"),
                 ("warm_up_seconds", "sleep_after_seconds"),
+                "preload_priority",
             ]
         },
     ),

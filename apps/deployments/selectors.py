@@ -75,6 +75,7 @@ def deployment_config(
         batch_ttft_goal_seconds=row.batch_ttft_goal_seconds,
         prefills_drafts=row.prefills_drafts,
         sleep_after_seconds=row.sleep_after_seconds,
+        preload_priority=row.preload_priority,
         breaker=_breaker_terms(row) if row.is_breaker_on else None,
         fallback=row.fallback.name if row.fallback is not None else None,
     )

@@ -23,14 +23,17 @@ def workers_warm_up(*, workers: Iterable[Worker] | None = None) -> int:
     """
     if workers is not None:
         return _tell([(worker.incarnation, 0.0) for worker in workers if _is_idle(worker)])
+    return _tell(warm_ups_due())
+
+
+def warm_ups_due() -> list[tuple[str, float]]:
+    """Returns workers that seem idle, with how long they must have been; in front those of what loads first."""
     ready = Worker.objects.filter(state=WorkerState.READY).select_related("deployment")
-    return _tell(
-        [
-            (worker.incarnation, float(worker.deployment.warm_up_seconds))
-            for worker in ready
-            if _is_idle(worker) and worker.deployment is not None and worker.deployment.warm_up_seconds
-        ]
-    )
+    return [
+        (worker.incarnation, float(worker.deployment.warm_up_seconds))
+        for worker in ready.order_by("deployment__preload_priority", "pk")
+        if _is_idle(worker) and worker.deployment is not None and worker.deployment.warm_up_seconds
+    ]
 
 
 def _is_idle(worker: Worker) -> bool:

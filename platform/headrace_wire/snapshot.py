@@ -169,6 +169,8 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """None: requests are admitted whatever workers do."""
     fallback: str | None = None
     """Name of the deployment that takes requests while the breaker is open; its own fallback is not asked."""
+    preload_priority: int = 100
+    """Of engines that load on one machine at the same time, those with smaller numbers go first."""
     adapter: AdapterUse | None = None
     """Set by gateways alone, for who asked for `<deployment>:<adapter>`; never in a snapshot."""
 

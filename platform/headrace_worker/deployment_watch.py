@@ -34,6 +34,8 @@ class DeploymentWatch:
         """All tenants' for the deployment."""
         self.adapters: list[AdapterConfig] = []
         """Likewise."""
+        self.goes_before: frozenset[str] = frozenset()
+        """Deployments that load before ours where both load on one machine."""
 
     async def run(self) -> None:
         """Follow the snapshot until cancelled. `redis` is blocked by this: it needs a client of its own."""
@@ -84,6 +86,9 @@ class DeploymentWatch:
             self.version = snapshot.version
             if found is not None:
                 self.current = found
+                self.goes_before = frozenset(
+                    d.name for d in snapshot.deployments if d.active and d.preload_priority < found.preload_priority
+                )
             self.adapters = [adapter for adapter in snapshot.adapters if adapter.deployment == self._name]
             self.prompt_caches = [cache for cache in snapshot.prompt_caches if cache.deployment == self._name]
             self._seen.notify_all()

@@ -31,6 +31,7 @@ from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.pinned_prefixes import WARM_SECONDS, PinnedPrefixes
 from headrace_worker.places import spare_places
 from headrace_worker.prefilling import Prefilling
+from headrace_worker.preload_turn import PreloadTurn
 from headrace_worker.registration import ASSETS_SECONDS, register
 from headrace_worker.resting import LOOK_SECONDS, Rest, UnusedError
 from headrace_worker.streams import Streams
@@ -63,6 +64,7 @@ class EngineHost:
         redis: "Redis",
         config: WorkerConfig,
         *,
+        turn: PreloadTurn,
         metrics: WorkerMetrics,
         create: EngineFactory,
         changed: Callable[[], None],
@@ -75,6 +77,7 @@ class EngineHost:
         self._adapters = adapters
         self._rest = rest
         self._lives = lives
+        self._turn = turn
         self._redis = redis
         self._config = config
         self._metrics = metrics
@@ -102,6 +105,7 @@ class EngineHost:
                 self.deployment = self.deployment or await self._watch.wait()
                 await self._wait_in_quarantine(self.deployment)
                 continue
+            await self._turn.wait()
             self.deployment = deployment = await self._watch.wait()
             self._streams.places.batch_max = deployment.batch_max
             self._streams.batch.configure(deployment)

@@ -31,6 +31,7 @@ from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.orders import Orders
 from headrace_worker.prefill_reporting import PrefillReports
 from headrace_worker.prefilling import Prefilling
+from headrace_worker.preload_turn import PreloadTurn
 from headrace_worker.resting import Rest
 from headrace_worker.streams import Streams
 
@@ -83,6 +84,7 @@ class Worker:
             self._lives,
             self._redis,
             config,
+            turn=PreloadTurn(self._redis, queue, self._watch, socket.gethostname()),
             metrics=self._metrics,
             create=create,
             changed=self._lease.announce,

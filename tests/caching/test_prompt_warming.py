@@ -8,9 +8,10 @@ from redis import Redis
 
 from apps.caching.models import PromptCache
 from apps.caching.prompt_services import prompt_cache_create
-from apps.caching.prompt_warming import LOOK_SECONDS, LOOK_SOON_SECONDS, prompt_caches_warm
+from apps.caching.prompt_warming import LOOK_SECONDS, LOOK_SOON_SECONDS, pinned_caches, prompt_caches_warm
 from apps.caching.tasks import prompt_caches_warm_task
 from apps.deployments.models import ModelDeployment
+from apps.deployments.services import deployment_create
 from apps.tenants.models import Tenant
 from headrace_wire import codec, redis_keys
 from headrace_wire.cache_salt import cache_salt
@@ -66,6 +67,13 @@ def test_one_that_was_evicted_is_looked_after_sooner(cache: PromptCache, live_re
 def test_chosen_ones_are_asked_for_at_once(cache: PromptCache, live_redis: Redis) -> None:
     report(live_redis, cache, seconds_ago=1, cached=cache.token_count or 0)
     assert prompt_caches_warm(caches=[cache]) == 1
+
+
+def test_those_of_what_loads_first_are_asked_for_first(cache: PromptCache, tenant: Tenant, live_redis: Redis) -> None:
+    important = deployment_create(deployment=ModelDeployment(name="another", model="m", preload_priority=1))
+    urgent = prompt_cache_create(cache=unsaved(tenant, important, is_pinned=True))
+    assert pinned_caches() == [urgent, cache]
+    assert prompt_caches_warm() == 2
 
 
 def test_without_a_worker_nobody_is_asked(tenant: Tenant, deployment: ModelDeployment, live_redis: Redis) -> None:

@@ -8,6 +8,7 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from apps.deployments.models import ModelDeployment, Worker
+from apps.deployments.selectors import deployment_configs
 from apps.deployments.services import deployment_create, deployment_error_record
 from apps.tenants.enums import AuditAction
 from apps.tenants.models import AuditEvent, Tenant
@@ -43,6 +44,7 @@ def deployment_form(**changes: Any) -> dict[str, Any]:
         "breaker_absent_seconds": "30",
         "breaker_open_seconds": "30",
         "breaker_probes": "3",
+        "preload_priority": "10",
         "prompt_price": "0.5",
         "completion_price": "1.25",
     }
@@ -81,6 +83,16 @@ def test_what_a_deployment_costs_is_given_beside_its_prices(admin_client: Client
     made = ModelDeployment.objects.get()
     assert (made.worker_hour_cost, made.kwh_cost) == (Decimal("2.5"), None)
     assert "What you pay for an hour of one worker" in admin_client.get(ADD).content.decode()
+
+
+def test_what_loads_first_is_said_in_the_form_and_to_workers(admin_client: Client) -> None:
+    refused = admin_client.post(ADD, deployment_form(preload_priority="1001"))
+    assert "less than or equal to 1000" in refused.content.decode()
+    assert "loads and warms up first" in refused.content.decode()
+    assert admin_client.post(ADD, deployment_form(preload_priority="-1")).status_code == 200
+    assert admin_client.post(ADD, deployment_form(preload_priority="7")).status_code == 302
+    (config,) = deployment_configs()
+    assert config.preload_priority == 7
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from redis import Redis
 from apps.deployments.enums import WorkerState
 from apps.deployments.fleet_mirror import KEPT_AFTER_END, workers_sync
 from apps.deployments.models import ModelDeployment, Worker
-from apps.deployments.services import deployment_update
+from apps.deployments.services import deployment_create, deployment_update
 from apps.deployments.tasks import workers_sync_task, workers_warm_up_task
-from apps.deployments.warm_up import workers_warm_up
+from apps.deployments.warm_up import warm_ups_due, workers_warm_up
 from apps.tenants.live_state import call_function
 from apps.tenants.ui_events import FLEET_GROUP
 from headrace_wire import codec, fleet, redis_keys
@@ -176,6 +176,15 @@ def test_a_deployment_that_is_not_to_be_warmed_is_left_alone(live_redis: Redis, 
     register(live_redis, "idle")
     workers_sync_task()
     assert workers_warm_up_task() == 0
+
+
+def test_workers_of_what_loads_first_are_asked_first(live_redis: Redis, deployment: ModelDeployment) -> None:
+    deployment_create(deployment=ModelDeployment(name="important", model="m", preload_priority=1))
+    register(live_redis, "a")
+    register(live_redis, "z", deployment="important")
+    workers_sync_task()
+    assert warm_ups_due() == [("z", 300.0), ("a", 300.0)]
+    assert workers_warm_up_task() == 2
 
 
 def test_a_worker_that_is_gone_is_not_told(live_redis: Redis, deployment: ModelDeployment) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 from redis.exceptions import RedisError
 
@@ -47,7 +48,7 @@ def autoscale_tick(*, now: datetime | None = None) -> int:
     registrations = registrations_read()
     for decision in ScalingDecision.objects.filter(result=DecisionResult.DECIDED, deployment__autoscale_policy=None):
         carrying_out.go_on(decision, None, None, [], now)
-    policies = AutoscalePolicy.objects.select_related("deployment")
+    policies = _in_order(AutoscalePolicy.objects.all())
     at = tick_of(now, settings.HEADRACE_AUTOSCALE_SECONDS)
     return sum(_Beat(policy, registrations, at, now).run() for policy in policies)
 
@@ -59,7 +60,7 @@ def autoscale_wake(*, now: datetime | None = None) -> int:
         redis.exceptions.RedisError: Redis does not answer.
     """
     now = now or timezone.now()
-    policies = list(AutoscalePolicy.objects.filter(mode=AutoscaleMode.ON, min_workers=0).select_related("deployment"))
+    policies = _in_order(AutoscalePolicy.objects.filter(mode=AutoscaleMode.ON, min_workers=0))
     if not policies:
         return 0
     registrations = registrations_read()
@@ -84,6 +85,11 @@ def tick_of(now: datetime, seconds: float) -> datetime:
 def sample_of(row: ScalingSample) -> Sample:
     """Returns what was measured."""
     return Sample(**{name: getattr(row, name) for name in _SAMPLE_FIELDS})
+
+
+def _in_order(policies: QuerySet[AutoscalePolicy]) -> list[AutoscalePolicy]:
+    """Returns policies as their workers are to be started: what loads first, first."""
+    return list(policies.select_related("deployment").order_by("deployment__preload_priority", "deployment__name"))
 
 
 class _Beat:

@@ -212,6 +212,15 @@ class ModelDeployment(ExportModelOperationsMixin("model_deployment"), models.Mod
         validators=[MinValueValidator(1), MaxValueValidator(1000)],
         help_text=_("When so many have finished it is closed."),
     )
+    preload_priority = models.PositiveSmallIntegerField(
+        _("preload order"),
+        default=100,
+        validators=[MaxValueValidator(1000)],
+        help_text=_(
+            "Where workers of several deployments start or wake on one machine, the smallest number loads and warms up"
+            " first, and larger ones wait for it, ten minutes at most. The same number: at the same time. 0 to 1000."
+        ),
+    )
     prompt_price = models.DecimalField(
         max_digits=12,
         decimal_places=6,

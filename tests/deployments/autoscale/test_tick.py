@@ -25,6 +25,7 @@ from apps.deployments.autoscale.tick import (
     autoscale_wake,
 )
 from apps.deployments.models import AutoscalePolicy, ModelDeployment, ScalingDecision, ScalingSample
+from apps.deployments.services import deployment_create
 from headrace_wire import redis_keys
 from headrace_wire.fleet import WorkerState
 from headrace_wire.messages import Drain, Resume
@@ -271,6 +272,16 @@ def test_requests_that_a_circuit_breaker_turns_away_wake_it_too(
     assert autoscale_wake(now=fleet.now + timedelta(seconds=6)) == 1
     assert results() == [(0, 1, "wake_up", "done")]
     assert wanted(supervisor) == 1
+
+
+def test_what_loads_first_is_started_first(fleet: Fleet, deployment: ModelDeployment) -> None:
+    later = deployment_create(deployment=ModelDeployment(name="later", model="m", preload_priority=200))
+    first = deployment_create(deployment=ModelDeployment(name="urgent", model="m", preload_priority=1))
+    for one in (later, deployment, first):
+        policy_of(one, executor=ExecutorKind.RECOMMEND, min_workers=1)
+    assert fleet.tick() == 3
+    names = ScalingDecision.objects.order_by("pk").values_list("deployment__name", flat=True)
+    assert list(names) == ["urgent", "tiny", "later"]
 
 
 def test_recommendations_are_only_that(fleet: Fleet, deployment: ModelDeployment) -> None:
