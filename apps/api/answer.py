@@ -52,12 +52,12 @@ class Answer:
         """Return what `told_after` would if this entry was told now."""
         return delta.seq - delta.tokens if self._untold_after is None else self._untold_after
 
-    def take_live(self, delta: Delta) -> None:
-        """Account for one entry whose text was sent."""
-        self._tokens += delta.tokens
+    def take_live(self, tokens: int, now: float) -> None:
+        """Account for one entry whose text was sent at `now`, by `time.monotonic()`."""
+        self._tokens = told = self._tokens + tokens
         self._untold_after = None
-        self._reading.text(self._tokens - self._tokens_told)
-        self._tokens_told = self._tokens
+        self._reading.text(told - self._tokens_told, now)
+        self._tokens_told = told
 
     def stalled(self) -> None:
         """Note that the client does not take what is there."""
@@ -79,7 +79,7 @@ class Answer:
         """Note that text was handed to the transport; the first call measures TTFT."""
         tokens, self._tokens_told = self._tokens - self._tokens_told, self._tokens
         if self.ttft_seconds is not None:
-            self._reading.text(tokens)
+            self._reading.text(tokens, time.monotonic())
         else:
             self._reading.first_text(tokens)
             self.ttft_seconds = time.perf_counter() - self.started_at

@@ -185,7 +185,7 @@ async def _stream(
     live = live_text(
         exchange.scope,
         answer,
-        frame=lambda entry: chunks.delta(entry.text),
+        frame=chunks.live,
         taken=partial(gateway.credit.acknowledge, follower.stream_id),
     )
     ended: Ended | None = None

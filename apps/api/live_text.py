@@ -16,7 +16,7 @@ from headrace_wire.messages import AnyLogEntry, Delta
 class LiveText:
     """A `LiveSink` in front of one connection, for one stream."""
 
-    __slots__ = ("_answer", "_frame", "_send_now", "_taken", "_transport", "_unsettled", "_written")
+    __slots__ = ("_answer", "_frame", "_gate", "_send_now", "_seq", "_taken", "_transport", "_written", "is_full")
 
     def __init__(
         self,
@@ -31,32 +31,31 @@ class LiveText:
 
         `written` is told the position of what was handed to the transport, `taken` once that has taken it.
         """
+        # What a token needs is looked up once for all of them.
         self._transport = transport
+        self._gate = transport.gate
         self._send_now = transport.send_now
         self._answer = answer
         self._frame = frame
         self._written = written
         self._taken = taken
-        self._unsettled: int | None = None
-        """Position of text that is written and not taken yet."""
+        self.is_full = False
+        """See `LiveSink`: text is written that the transport has not taken yet."""
+        self._seq = 0
+        """Its position, while `is_full`."""
 
-    @property
-    def is_full(self) -> bool:
-        """See `LiveSink`."""
-        return self._unsettled is not None
-
-    def take(self, entry: Delta) -> bool:
+    def take(self, entry: Delta, now: float) -> bool:
         """See `LiveSink`."""
         if not entry.text:
             return False
         data = self._frame(entry)
         if data is None or not self._send_now(data):
             return False
-        self._answer.take_live(entry)
+        self._answer.take_live(entry.tokens, now)
         if self._written is not None:
             self._written(entry.seq)
-        if self._transport.paused:
-            self._unsettled = entry.seq
+        if self._gate.paused:
+            self._seq, self.is_full = entry.seq, True
             self._answer.stalled()
         else:
             self._taken(entry.seq)
@@ -68,10 +67,10 @@ class LiveText:
         Raises:
             ConnectionError: it left.
         """
-        if self._unsettled is not None:
+        if self.is_full:
             await self._transport.wait_writable()
-            seq, self._unsettled = self._unsettled, None
-            self._taken(seq)
+            self.is_full = False
+            self._taken(self._seq)
 
 
 def live_text(

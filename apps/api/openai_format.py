@@ -5,7 +5,7 @@ Chunks of one answer differ only in their text, so everything else is encoded on
 
 import msgspec
 
-from headrace_wire.messages import Ended, FinishReason, Usage
+from headrace_wire.messages import Delta, Ended, FinishReason, Usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -62,6 +62,10 @@ class ChatChunks:
     def delta(self, text: str) -> bytes:
         """Return a chunk with text."""
         return self._delta + _encode(text) + b'},"logprobs":null,"finish_reason":null}]}\n\n'
+
+    def live(self, entry: Delta) -> bytes:
+        """Return a chunk with an entry's text: `delta` without a call between."""
+        return self._delta + _encode(entry.text) + b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
     def last(self, ended: Ended) -> bytes:
         """Return the finish chunk, the usage chunk where asked for, and `[DONE]`."""

@@ -30,6 +30,16 @@ class _Account(Struct):
     window: int
     acknowledged: int = 0
     granted: int = 0
+    due_at: int = 0
+    """Position with whose acknowledgement the next step is granted: the one thing that each token looks at."""
+
+    def __post_init__(self) -> None:
+        self.grant(self.granted)
+
+    def grant(self, up_to: int) -> None:
+        """Note how far the engine is told to go."""
+        self.granted = up_to
+        self.due_at = up_to + max(1, self.window // WINDOW_PARTS) - self.window
 
 
 class CreditBook:
@@ -52,9 +62,8 @@ class CreditBook:
         if account is None or position <= account.acknowledged:
             return
         account.acknowledged = position
-        up_to = position + account.window
-        if up_to - account.granted >= max(1, account.window // WINDOW_PARTS):
-            self._grant(stream_id, account, up_to)
+        if position >= account.due_at:
+            self._grant(stream_id, account, position + account.window)
 
     def release(self, stream_id: str, up_to: int = UNLIMITED) -> None:
         """Let a stream generate up to `up_to` whatever its readers do."""
@@ -105,6 +114,6 @@ class CreditBook:
         return True
 
     def _grant(self, stream_id: str, account: _Account, up_to: int) -> None:
-        account.granted = up_to
+        account.grant(up_to)
         self._due[stream_id] = up_to
         self._wake.set()

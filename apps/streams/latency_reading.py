@@ -16,7 +16,7 @@ queue counts as PREFILL. TOTAL has answers that came to their own end only; TPOT
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from time import perf_counter
+from time import monotonic, perf_counter
 
 from apps.streams.config_view import Caller
 from apps.streams.latency_book import LatencyBook, TokenCounter
@@ -113,7 +113,7 @@ class LatencyReading:
         now = perf_counter()
         self._counter = self._book.counter(self._key)
         self._counter.tokens += tokens
-        self._last_at = now
+        self._last_at = monotonic()
         if self._part is Part.RETURNING:
             return
         self._ttft = now - self.arrived_at
@@ -125,9 +125,8 @@ class LatencyReading:
         if self._part is Part.OWN:
             summary.histogram(Measure.QUEUE).add(self._queue_seconds)
 
-    def text(self, tokens: int) -> None:
-        """Count one more text."""
-        now = perf_counter()
+    def text(self, tokens: int, now: float) -> None:
+        """Count one more text, sent at `now` by `time.monotonic()`: the caller has asked it already."""
         counter = self._counter
         if counter is None:
             counter = self._counter = self._book.counter(self._key)

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
 from typing import Protocol
 
 import structlog
@@ -23,12 +24,14 @@ QUEUE_LIMIT = 1024
 class LiveSink(Protocol):
     """Takes tokens in the callback that brings them, while the reader waits: waking its task costs more than they."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the client has to take something before more is written."""
+    is_full: bool
+    """Whether the client has to take something before more is written."""
 
-    def take(self, entry: Delta) -> bool:
-        """Write an entry's text; False, and nothing was written, where the reader has to do it."""
+    def take(self, entry: Delta, now: float) -> bool:
+        """Write an entry's text; False, and nothing was written, where the reader has to do it.
+
+        `now` is `time.monotonic()`, which a token asks for once.
+        """
 
 
 Renew = Callable[["Subscription", Ended], Awaitable[bool]]
@@ -149,21 +152,30 @@ class Subscription:
 
     def push_live(self, entry: AnyLogEntry) -> None:
         """Take an entry from delivery, as `push`, or hand it straight to the sink of the reader that waits for it."""
-        sink = self._sink
+        sink, waiter, seq = self._sink, self._waiter, entry.seq
         if (
             sink is None
+            or waiter is None
             or self._entries
             or self._must_read_log
             or type(entry) is not Delta
-            or entry.seq - entry.tokens != self.position
-            or self._waiter is None
-            or self._waiter.done()
-            or not _is_taken(sink, entry)
+            or seq - entry.tokens != self.position
+            or waiter.done()
         ):
             self.push(entry)
             return
-        self.position, self._had_under = entry.seq, entry.epoch
-        self._due = self._loop.time() + self._patience
+        now = monotonic()  # the loop's own clock, without its call
+        try:
+            is_taken = sink.take(entry, now)
+        except Exception:
+            # The reader meets the same, where it is handled; the other readers of this delivery are not to.
+            log.exception("live_sink_failed", stream_id=entry.stream_id)
+            is_taken = False
+        if not is_taken:
+            self.push(entry)
+            return
+        self.position, self._had_under = seq, entry.epoch
+        self._due = now + self._patience
         if sink.is_full:
             self.is_sink_full = True
             self.nudge()
@@ -352,12 +364,3 @@ class Subscription:
 
 def _nobody(_: Subscription) -> None:
     pass
-
-
-def _is_taken(sink: LiveSink, entry: Delta) -> bool:
-    try:
-        return sink.take(entry)
-    except Exception:
-        # The reader meets the same, where it is handled; the other readers of this delivery are not to.
-        log.exception("live_sink_failed", stream_id=entry.stream_id)
-        return False

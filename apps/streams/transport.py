@@ -6,6 +6,12 @@ from typing import Any, Protocol
 EXTENSION = "headrace.transport"
 
 
+class Gate(Protocol):
+    """Closed, or not."""
+
+    paused: bool
+
+
 class Transport(Protocol):
     """The part of the server's control that edges use."""
 
@@ -14,6 +20,10 @@ class Transport(Protocol):
     @property
     def paused(self) -> bool:
         """Whether `send()` would wait now."""
+
+    @property
+    def gate(self) -> Gate:
+        """What `paused` asks, for whoever asks it with each token."""
 
     @property
     def send_now(self) -> Callable[[bytes], bool]:

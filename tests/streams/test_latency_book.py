@@ -76,7 +76,7 @@ def one_stream(book: LatencyBook, part: Part, begun: Started, end: Ended | None)
     stream = reading(book, part)
     stream.started(begun)
     stream.first_text(1)
-    stream.text(3)
+    stream.text(3, time.monotonic())
     stream.close(end, 1)
 
 
@@ -210,13 +210,13 @@ async def test_tokens_and_gaps_count_in_the_slot_and_for_the_worker_of_their_tim
     stream = reading(book)
     stream.started(started())
     stream.first_text(1)
-    stream.text(1)
+    stream.text(1, time.monotonic())
     first = slot_of(clock.now)
     clock.now += SLOT_SECONDS
     book.seal()
-    stream.text(1)
+    stream.text(1, time.monotonic())
     stream.started(started("worker-2", attempt=2))
-    stream.text(4)
+    stream.text(4, time.monotonic())
     stream.close(ended(), 0)
     await filed(book, redis)
     tokens = [

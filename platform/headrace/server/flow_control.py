@@ -98,6 +98,11 @@ class TransportControl:
         """Whether `send()` would wait now."""
         return self._gate.paused
 
+    @property
+    def gate(self) -> WriteGate:
+        """What is `paused` while `send()` would wait, for whoever asks that with each token."""
+        return self._gate
+
     def release(self) -> None:
         """The application call is over; nothing can be sent any more."""
         self.send_now = _refuse

@@ -76,11 +76,6 @@ class GatewayRequest(WebRequest):  # type: ignore[misc]  # Daphne ships no types
         self.sentLength += len(data)
         self.channel.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def stream_now(self, data: bytes) -> None:
-        """Writes a part of a chunked body past the buffers where they are empty."""
-        self.sentLength += len(data)
-        self.channel.transport.write_now(b"%x\r\n%b\r\n" % (len(data), data))
-
 
 class HttpExchange(Exchange):
     """A request and its response."""
@@ -112,7 +107,9 @@ class HttpExchange(Exchange):
         """See `Exchange.send_now`."""
         if not self._chunked or self.gate.paused or self.gone_at is not None or not data:
             return False
-        self._request.stream_now(data)
+        size = len(data)
+        self._request.sentLength += size
+        self.transport.write_now(b"%x\r\n%b\r\n" % (size, data))
         return True
 
     def _send_plain(self, message: Message) -> None:

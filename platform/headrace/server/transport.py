@@ -136,7 +136,12 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
         token costs here.
         """
         sent = 0
-        if not (self._flush_queued or self._polled or self._tempDataLen or self.dataBuffer) and self.is_writing:
+        if (
+            self.connected
+            and self.close_reason is None
+            and not (self._flush_queued or self._polled or self._tempDataLen or self.dataBuffer)
+            and not (self.disconnecting or self._writeDisconnecting)  # what is written now can still be sent
+        ):
             try:
                 sent = self.socket.send(data)
             except OSError:
@@ -146,13 +151,6 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
                 self._wake_accept_waiters()
         if sent < len(data):
             self.write(data[sent:])
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether what is written now can still be sent."""
-        return (
-            bool(self.connected) and self.close_reason is None and not (self.disconnecting or self._writeDisconnecting)
-        )
 
     def stopWriting(self) -> None:
         """Called by Twisted when all is written, and on the way to the end of the connection."""
