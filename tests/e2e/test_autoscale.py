@@ -21,8 +21,7 @@ import pytest
 from headrace_wire.supervisor_control import WorkersAsked, ask
 from tests.launcher.test_up import END_SECONDS, READY, Installation
 from tests.support.environment import REPOSITORY_ROOT
-from tests.support.live_stack import run_to_end
-from tests.support.processes import Process
+from tests.support.processes import Process, run_to_end
 from tests.support.stream_probe import StreamProbe
 
 NAME = "elastic"

@@ -1,9 +1,10 @@
 """All of Headrace as real processes: Redis, gateway, workers, Celery. On SQLite, so that it starts fast."""
 
+import itertools
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,16 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from redis import Redis
+
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
+from headrace_wire import redis_keys
+from tests.support.django_console import DjangoConsole
 from tests.support.environment import REPOSITORY_ROOT, child_environment
+from tests.support.migrated_database import copy_migrated
 from tests.support.processes import Process, free_port
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 ENGINE_START_SECONDS = 180.0
 GATEWAY = "gateway"
 
@@ -39,15 +45,20 @@ class LiveStack:
     admin: Person
     user: Person
     environ: Mapping[str, str]
+    console: DjangoConsole
     processes: list[Process] = field(default_factory=list)
 
     def start(
         self, *command: str | Path, name: str, ready: str, timeout: float = START_SECONDS, **environ: str
     ) -> Process:
         """Starts a process of the stack and waits for a line of its log; it ends with the stack."""
+        process = self._begin(*command, name=name, **environ)
+        process.wait_for_line(ready, timeout=timeout)
+        return process
+
+    def _begin(self, *command: str | Path, name: str, **environ: str) -> Process:
         process = Process(command, name=name, environ={**self.environ, **environ}, cwd=REPOSITORY_ROOT)
         self.processes.append(process)
-        process.wait_for_line(ready, timeout=timeout)
         return process
 
     @property
@@ -68,8 +79,14 @@ class LiveStack:
 
     def start_worker(self, deployment: str, *, ready: str = "ready") -> Process:
         """Starts a worker of a deployment and waits until it serves, or for another line of its log."""
+        process = self.begin_worker(deployment)
+        process.wait_for_line(ready, timeout=ENGINE_START_SECONDS)
+        return process
+
+    def begin_worker(self, deployment: str) -> Process:
+        """Starts a worker of a deployment, and does not wait for it."""
         command = (sys.executable, "-m", "headrace_worker", "--deployment", deployment)
-        return self.start(*command, name=f"worker:{deployment}", ready=ready, timeout=ENGINE_START_SECONDS)
+        return self._begin(*command, name=f"worker:{deployment}")
 
     def start_celery(self) -> Process:
         """Starts a Celery worker with beat inside."""
@@ -78,8 +95,19 @@ class LiveStack:
         return self.start(*command, name="celery", ready="celery@|ready")
 
     def run_django(self, code: str) -> str:
-        """Runs Python code in Django's shell, in a process of its own; returns what it printed."""
-        return run_to_end([sys.executable, "manage.py", "shell", "--no-imports", "-c", code], self.environ)
+        """Runs Python code in a Django; returns what it printed, once all gateways know what it has changed."""
+        before = self._config_version()
+        printed = self.console.run(code)
+        if (version := self._config_version()) != before:
+            for gateway in self.processes:
+                if gateway.name == GATEWAY and gateway.returncode is None:
+                    _wait_for_config(gateway, version)
+        return printed
+
+    def _config_version(self) -> int:
+        with Redis.from_url(self.redis_url) as redis:
+            stored: Any = redis.hget(redis_keys.snapshot_key(), "version")
+        return int(stored or 0)
 
     def stop(self) -> None:
         """Ends its processes, the last one first."""
@@ -89,19 +117,8 @@ class LiveStack:
     @property
     def log(self) -> str:
         """All logs, for a failed test."""
-        return "\n\n".join(f"---- {process.name}\n{process.log}" for process in self.processes)
-
-
-def run_to_end(command: Sequence[str | Path], environ: Mapping[str, str]) -> str:
-    """Runs a command; returns its output.
-
-    Raises:
-        AssertionError: It failed; the message has its output.
-    """
-    with Process(command, environ=environ, cwd=REPOSITORY_ROOT) as process:
-        status = process.wait(timeout=START_SECONDS)
-        assert status == 0, f"{command} ended with {status}:\n{process.log}"
-        return process.log
+        processes = [self.console.process, *self.processes]
+        return "\n\n".join(f"---- {process.name}\n{process.log}" for process in processes)
 
 
 @contextmanager
@@ -131,8 +148,9 @@ def running_stack(
     with ExitStack() as cleaning:
         server = cleaning.enter_context(Process(redis.command(), name="redis"))
         server.wait_for_address(str(redis.socket))
-        run_to_end([sys.executable, "manage.py", "migrate", "--verbosity", "0"], environ)
-        seeded = _seed(folder, environ, deployments, tenant)
+        console = DjangoConsole(folder, environ)
+        cleaning.callback(console.process.stop)
+        seeded = _seed(console, folder, environ, deployments, tenant)
         stack = LiveStack(
             base_url=f"http://127.0.0.1:{port}",
             ws_url=f"ws://127.0.0.1:{port}/v1/ws",
@@ -141,25 +159,43 @@ def running_stack(
             admin=Person(**seeded["admin"]),
             user=Person(**seeded["user"]),
             environ=environ,
+            console=console,
         )
         cleaning.callback(stack.stop)
-        for name in deployments:
-            stack.start_worker(name)
+        workers = [stack.begin_worker(name) for name in deployments]
         stack.start_gateway()
+        for worker in workers:
+            worker.wait_for_line("ready", timeout=ENGINE_START_SECONDS)
         yield stack
 
 
+def _wait_for_config(gateway: Process, version: int) -> None:
+    """Returns once a gateway has read this configuration, or a later one."""
+    for number in itertools.count(1):
+        read = gateway.wait_for_line(
+            r"(?:config_read|gateway_started) .*version=(\d+)", times=number, timeout=START_SECONDS
+        )
+        if int(read[1]) >= version:
+            return
+
+
 def _seed(
+    console: DjangoConsole,
     folder: Path,
     environ: Mapping[str, str],
     deployments: Mapping[str, Mapping[str, Any]],
     tenant: Mapping[str, Any],
 ) -> dict[str, Any]:
     first = next(iter(deployments))
-    demo = ("--state-file", str(folder / "demo.json"), "--model", first, "--model-path", "simulated")
-    printed = run_to_end([sys.executable, "manage.py", "seed_demo", *demo, "--engine", "simulated", "--json"], environ)
+    if environ["DATABASE_URL"].startswith("sqlite:///"):
+        copy_migrated(Path(environ["DATABASE_URL"].removeprefix("sqlite:///")), environ)
     code = (
         "import json\n"
+        "from pathlib import Path\n"
+        "from django.core.management import call_command\n"
+        "call_command('migrate', verbosity=0)\n"
+        f"call_command('seed_demo', state_file=Path({str(folder / 'demo.json')!r}), model={first!r},\n"
+        "    model_path='simulated', engine='simulated', json=True)\n"
         "from apps.deployments.models import ModelDeployment\n"
         "from apps.deployments.services import deployment_create, deployment_update\n"
         f"for name, fields in json.loads({json.dumps(json.dumps(deployments))}).items():\n"
@@ -173,6 +209,5 @@ def _seed(
         f"    for field, value in {dict(tenant)!r}.items(): setattr(tenant, field, value)\n"
         "    tenant_update(tenant=tenant)\n"
     )
-    run_to_end([sys.executable, "manage.py", "shell", "--no-imports", "-c", code], environ)
-    seeded: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    seeded: dict[str, Any] = json.loads(console.run(code).splitlines()[-1])
     return seeded

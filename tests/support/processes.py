@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace_launcher.parent_death import follow_parent
-from tests.support.environment import child_environment
+from tests.support.environment import REPOSITORY_ROOT, child_environment
 
 
 class ProcessFailedError(Exception):
@@ -139,6 +139,18 @@ class Process:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def run_to_end(command: Sequence[str | Path], environ: Mapping[str, str], *, timeout: float = 180.0) -> str:
+    """Runs a command in the repository's root; returns its output.
+
+    Raises:
+        AssertionError: It failed; the message has its output.
+    """
+    with Process(command, environ=environ, cwd=REPOSITORY_ROOT) as process:
+        status = process.wait(timeout=timeout)
+        assert status == 0, f"{command} ended with {status}:\n{process.log}"
+        return process.log
 
 
 def free_port() -> int:
