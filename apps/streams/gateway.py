@@ -225,12 +225,17 @@ class Gateway:
 
     def _end_revoked(self) -> None:
         """End the reading of callers whose key or tenant has ended, and the streams that they started here."""
+        config, admitted = self.config, set[tuple[str, str]]()
         for subscription in self.delivery.subscriptions():
             caller = subscription.caller
             if caller is None:
                 continue
+            who = caller.tenant.id, caller.api_key.public_id if caller.api_key is not None else ""
+            if who in admitted:
+                continue
             try:
-                self.config.renewed(caller)
+                config.renewed(caller)
+                admitted.add(who)
             except InvalidApiKeyError as error:
                 subscription.caller = None  # told once
                 subscription.interrupt(error)

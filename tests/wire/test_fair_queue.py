@@ -85,6 +85,20 @@ async def test_generated_tokens_count_twice_and_at_once(wire: Wire) -> None:
     assert float((await wire.redis.hget(redis_keys.served_key(1, "m"), "c:talkative")) or 0) == 101 + 40 + 20
 
 
+async def test_a_renewal_moves_each_tenants_counter_once_whatever_runs_of_it(wire: Wire) -> None:
+    streams = [await admit(wire, tenant, weight=2.0, prompt=0) for tenant in ("many", "few") for _ in range(4)]
+    epochs = {one.stream_id: one.epoch for one in await claim(wire, 8)}
+    owned = [(stream, epochs[stream], 10 * at) for at, stream in enumerate(streams)]
+    await wire.redis.config_resetstat()
+    await wire.queue.renew(WORKER, lease_seconds=60, owned=owned, channels=[])
+    used: Any = await wire.redis.info("commandstats")
+    assert used["cmdstat_hincrbyfloat"]["calls"] == 2
+    row: Any = await wire.redis.hmget(redis_keys.served_key(1, "m"), ["c:many", "c:few"])
+    assert [float(value) for value in row] == [60, 220], "each stream's tokens twice, over the weight"
+    charged: Any = [await wire.redis.hget(redis_keys.stream_key(stream), "charged") for stream in streams]
+    assert charged == [None, *[b"%d" % (10 * at) for at in range(1, 8)]]
+
+
 async def test_weights_share_in_proportion(wire: Wire) -> None:
     for _ in range(60):
         await admit(wire, "heavy", weight=3.0)

@@ -60,7 +60,7 @@ class ServerState:
 
     def buffered_bytes(self) -> int:
         """Returns what waits in user space over all connections, because clients are slower than their streams."""
-        return sum(connection.buffered_bytes() for connection in self.connections)
+        return sum([connection.buffered_bytes() for connection in self.connections])
 
 
 def server_state(scope: Mapping[str, Any]) -> ServerState | None:
