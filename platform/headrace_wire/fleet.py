@@ -21,16 +21,26 @@ class WorkerState(StrEnum):
 
 
 class GpuReading(Struct, frozen=True, omit_defaults=True):
-    """What NVML says of the GPUs that a worker may use: sums of bytes and watts, means of the rest."""
+    """What NVML says of the GPUs that a worker may use: sums of bytes and watts, means of the rest.
 
-    utilization: float
+    None is what a GPU does not measure: a slice of one (MIG), for instance, knows its memory and not its use.
+    """
+
+    utilization: float | None = None
     """Share of the time in which a kernel ran, 0 to 1."""
-    bandwidth: float
+    bandwidth: float | None = None
     """Share of the time in which memory was read or written, 0 to 1."""
-    memory_bytes: int
-    clock_mhz: float
+    memory_bytes: int = 0
+    """In use, by whomever."""
+    clock_mhz: float | None = None
     power_watts: float | None = None
-    """None where the GPU does not measure it."""
+    memory_total_bytes: int = 0
+    """0 where it was not told."""
+
+    @property
+    def memory_usage(self) -> float | None:
+        """Share of the memory in use, 0 to 1."""
+        return self.memory_bytes / self.memory_total_bytes if self.memory_total_bytes else None
 
 
 class WorkerInfo(Struct, frozen=True, omit_defaults=True):
@@ -88,6 +98,8 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     """Engines that ended against its will within the time that counts for a quarantine."""
     quarantined_at: float = 0.0
     """Where it is `broken` because these were too many: since when, Unix seconds, UTC. A `Resume` has it try again."""
+    preemptions: int = 0
+    """Running requests that lost their KV cache to others and were computed again, since it started."""
 
 
 class GatewayInfo(Struct, frozen=True, omit_defaults=True):

@@ -81,6 +81,8 @@ class EngineStats(Struct, frozen=True, array_like=True):
     held: Sequence[HeldRequest] = ()
     """The longest-held first: those to suspend where there are too many."""
     checkpoints: CheckpointCounts = field(default_factory=CheckpointCounts)
+    num_preemptions: int = 0
+    """Running requests that lost their KV cache to others and began anew, since the engine's start."""
 
     @property
     def num_requests_held(self) -> int:

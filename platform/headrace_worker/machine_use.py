@@ -3,7 +3,7 @@
 import asyncio
 import importlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -18,19 +18,22 @@ READ_SECONDS = 10.0
 class MachineUse:
     """Reads every few seconds, in a thread: NVML may take some milliseconds."""
 
-    def __init__(self, nvml: Any = None) -> None:  # noqa: ANN401  # a module without types
-        """`nvml` is NVIDIA's module `pynvml`, where a test brings its own."""
+    def __init__(self) -> None:
         self.rss_bytes = 0
         """Memory of this process and its children; what they share counts for each."""
         self.gpu: GpuReading | None = None
-        self._nvml = nvml
+        self._nvml: Any = None
 
     async def run(self) -> None:
         """Read until cancelled."""
-        self._nvml = self._nvml or await asyncio.to_thread(_open_nvml)
+        await asyncio.to_thread(self.open)
         while True:
             await asyncio.to_thread(self.read)
             await asyncio.sleep(READ_SECONDS)
+
+    def open(self) -> None:
+        """Load NVIDIA's library, where there is one."""
+        self._nvml = _open_nvml()
 
     def read(self) -> None:
         """Read once."""
@@ -66,11 +69,15 @@ def _open_nvml() -> Any:  # noqa: ANN401  # a module without types
     return nvml
 
 
+def _is_unsupported(nvml: Any, error: Exception) -> bool:  # noqa: ANN401  # a module without types
+    return getattr(error, "value", None) in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION)
+
+
 def _gpus_read(nvml: Any, pids: set[int]) -> GpuReading | None:  # noqa: ANN401  # a module without types
     """Return what the GPUs do on which our processes run; of a machine's only one where it does not say who runs there.
 
     Raises:
-        NVMLError: it cannot be told (a slice of a GPU says nothing of its use).
+        NVMLError: it cannot be told.
     """
     devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     ours = [device for device in devices if _runs_on(nvml, device, pids)]
@@ -78,27 +85,39 @@ def _gpus_read(nvml: Any, pids: set[int]) -> GpuReading | None:  # noqa: ANN401 
         ours = devices
     if not ours:
         return None
-    use = [nvml.nvmlDeviceGetUtilizationRates(device) for device in ours]
-    watts = [_watts(nvml, device) for device in ours]
+
+    def of_each(call: Callable[[Any], float]) -> list[float] | None:
+        """What each GPU measures; None where one of them does not."""
+        try:
+            return [float(call(device)) for device in ours]
+        except nvml.NVMLError as error:
+            if not _is_unsupported(nvml, error):
+                raise
+            return None
+
+    memory = [nvml.nvmlDeviceGetMemoryInfo(device) for device in ours]
+    milliwatts = of_each(nvml.nvmlDeviceGetPowerUsage)
     return GpuReading(
-        utilization=_mean([one.gpu / 100 for one in use]),
-        bandwidth=_mean([one.memory / 100 for one in use]),
-        memory_bytes=sum(nvml.nvmlDeviceGetMemoryInfo(device).used for device in ours),
-        clock_mhz=_mean([nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM) for device in ours]),
-        power_watts=None if None in watts else sum(watt for watt in watts if watt is not None),
+        utilization=_mean(of_each(lambda device: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100)),
+        bandwidth=_mean(of_each(lambda device: nvml.nvmlDeviceGetUtilizationRates(device).memory / 100)),
+        memory_bytes=sum(one.used for one in memory),
+        clock_mhz=_mean(of_each(lambda device: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM))),
+        power_watts=None if milliwatts is None else sum(milliwatts) / 1000,
+        memory_total_bytes=sum(one.total for one in memory),
     )
 
 
 def _runs_on(nvml: Any, device: Any, pids: set[int]) -> bool:  # noqa: ANN401  # a module without types
-    return any(process.pid in pids for process in nvml.nvmlDeviceGetComputeRunningProcesses(device))
-
-
-def _watts(nvml: Any, device: Any) -> float | None:  # noqa: ANN401  # a module without types
     try:
-        return float(nvml.nvmlDeviceGetPowerUsage(device)) / 1000
-    except nvml.NVMLError:
-        return None
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(device)
+    except nvml.NVMLLibraryMismatchError:  # the driver is older than the binding, and this alone has changed
+        return False
+    except nvml.NVMLError as error:
+        if not _is_unsupported(nvml, error):
+            raise
+        return False
+    return any(process.pid in pids for process in running)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(values: list[float] | None) -> float | None:
+    return sum(values) / len(values) if values else None

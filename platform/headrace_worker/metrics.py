@@ -26,6 +26,9 @@ class WorkerMetrics:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._registry = registry
         self.tokens_generated = 0
+        self.preemptions = 0
+        self._engine_preemptions = 0
+        """As the engine counts, which begins again with each of its lives."""
         self._tokens = Counter("headrace_worker_tokens", "Tokens that the engine generated.", registry=registry)
         self._claims = Counter("headrace_worker_claims", "Streams taken from the queue.", registry=registry)
         self._ends = Counter(
@@ -75,6 +78,11 @@ class WorkerMetrics:
         self._held = Gauge("headrace_worker_streams_held", "Streams out of credit.", registry=registry)
         self._spilled = Gauge(
             "headrace_worker_streams_spilled", "Streams out of credit and out of the KV cache.", registry=registry
+        )
+        self._preemptions = Counter(
+            "headrace_worker_preemptions",
+            "Running requests that lost their KV cache to others and were computed again.",
+            registry=registry,
         )
         self.credit_stalls = Counter(
             "headrace_worker_credit_stalls", "Times that a stream ran out of credit.", registry=registry
@@ -151,6 +159,10 @@ class WorkerMetrics:
         self._held.set(stats.num_requests_held)
         self._spilled.set(stats.num_requests_spilled)
         self._checkpoints.take(stats.checkpoints)
+        new = stats.num_preemptions - self._engine_preemptions
+        self._engine_preemptions = stats.num_preemptions
+        self.preemptions += new
+        self._preemptions.inc(new)
 
     def batch(self, report: BatchReport) -> None:
         """Show the batch limit and what the rules say."""
@@ -160,6 +172,7 @@ class WorkerMetrics:
     def engine_started(self, outcome: str) -> None:
         """Count an attempt to start the engine; `outcome` is `ready`, `refused` or `failed`."""
         self._engine_starts.labels(outcome).inc()
+        self._engine_preemptions = 0
 
     def engine_ended(self, end: EngineEnd) -> None:
         """Count an engine's end that was not wanted."""

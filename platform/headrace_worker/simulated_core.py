@@ -2,9 +2,9 @@
 
 import asyncio
 import zlib
-from bisect import insort
+from bisect import insort, insort_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headrace_wire import codec
 from headrace_wire.messages import FinishReason
@@ -29,7 +29,7 @@ def prompt_seed(prompt_ids: Sequence[int]) -> int:
 
 
 def _turn(queued: "_Request") -> int:
-    return 2 if queued.request.behind else int(not (queued.request.ahead or queued.held_since))
+    return 2 if queued.request.behind else int(not (queued.request.ahead or queued.held_since or queued.was_preempted))
 
 
 class _Request:
@@ -47,6 +47,7 @@ class _Request:
         "request",
         "seed",
         "stop_ids",
+        "was_preempted",
     )
 
     def __init__(self, request: EngineRequest, config: CoreConfig) -> None:
@@ -67,6 +68,7 @@ class _Request:
         self.held_since = 0.0
         self.is_poison = config.poison_id in request.prompt_ids
         self.keeps_kv = False
+        self.was_preempted = False
         self.cached_tokens = 0
         """Of its prompt; told with its next token."""
 
@@ -102,6 +104,7 @@ class SimulatedCore:
         self._held: dict[str, _Request] = {}
         self._next_step = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._num_preemptions = 0
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request."""
@@ -155,7 +158,8 @@ class SimulatedCore:
             for request_id, request in self._held.items()
         ]
         waiting = len(self._waiting) + len(self._ready)
-        return EngineStats(self._num_running, waiting, self._kv_used() / size, held)
+        usage, preemptions = self._kv_used() / size, self._num_preemptions
+        return EngineStats(self._num_running, waiting, usage, held, num_preemptions=preemptions)
 
     def close(self) -> None:
         """Stop stepping."""
@@ -210,13 +214,33 @@ class SimulatedCore:
 
     def _make_room(self, tokens: int) -> bool:
         """Spill held requests until there is room; what does not fit even so waits, unless nothing runs."""
-        held: Iterator[_Request] = iter([request for request in self._held.values() if request.keeps_kv])
         while self._kv_used() + tokens > self._config.kv_tokens:
-            longest_held = next(held, None)
-            if longest_held is None:
+            if not self._spill_longest_held():
                 return not self._num_running
-            longest_held.keeps_kv = False
         return True
+
+    def _spill_longest_held(self) -> bool:
+        longest_held = next((request for request in self._held.values() if request.keeps_kv), None)
+        if longest_held is not None:
+            longest_held.keeps_kv = False
+        return longest_held is not None
+
+    def _preempt(self) -> None:
+        """Where running requests have grown out of the KV cache, the newest begin anew, before all that waits."""
+        if len(self._requests) * self._config.max_model_len <= self._config.kv_tokens:
+            return  # it cannot be full: most engines are so, and are asked at each step
+        while self._kv_used() > self._config.kv_tokens and self._num_running > 1:
+            if not self._spill_longest_held():
+                self._preempt_newest()
+
+    def _preempt_newest(self) -> None:
+        running = [*self._decoding.values(), *self._prefilling]
+        newest = next((request for request in reversed(running) if request.request.behind), running[-1])
+        if self._decoding.pop(newest.request.request_id, None) is None:
+            self._prefilling.remove(newest)
+        newest.keeps_kv, newest.was_preempted = False, True
+        insort_left(self._waiting, newest, key=_turn)
+        self._num_preemptions += 1
 
     def _kv_used(self) -> int:
         return sum(request.kv_tokens for request in self._requests.values() if request.keeps_kv)
@@ -261,6 +285,7 @@ class SimulatedCore:
                 self._keep_answer(self._requests.pop(output.request_id))
             elif not self._decoding[output.request_id].has_credit:
                 self._hold(self._decoding.pop(output.request_id))
+        self._preempt()
         self._admit()
         if outputs:
             self._emit(outputs)

@@ -204,6 +204,7 @@ class Worker:
             num_requests_spilled=host.stats.num_requests_spilled,
             kv_cache_usage=host.stats.kv_cache_usage,
             tokens_generated=self._metrics.tokens_generated,
+            preemptions=self._metrics.preemptions,
             cold_start_seconds=host.cold_start_seconds,
             last_error=host.last_error,
             config_version=self._watch.version,

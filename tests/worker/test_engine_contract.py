@@ -193,6 +193,25 @@ async def test_held_requests_give_way_to_one_that_grows(bench: EngineBench) -> N
     assert await bench.answer(prompt(90), max_tokens=400) == whole
 
 
+async def test_running_requests_that_outgrow_the_kv_cache_are_preempted_and_answer_the_same(bench: EngineBench) -> None:
+    length = KV_TOKENS // (SLOTS + 1)
+    prompts = [prompt(number, length) for number in range(100, 100 + SLOTS)]
+    whole = [await bench.answer(each, max_tokens=length) for each in prompts]
+    before = (await bench.engine.stats()).num_preemptions
+    requests = [await bench.submit(each, max_tokens=length) for each in prompts]
+    assert await bench.finished(*requests) == whole
+    assert (await bench.engine.stats()).num_preemptions > before
+
+
+async def test_a_spilled_request_is_not_preempted(bench: EngineBench) -> None:
+    held = [await bench.submit(prompt(number, KV_TOKENS // 5), credit=20) for number in range(120, 120 + SLOTS)]
+    before = await bench.held(*held)
+    await bench.answer(prompt(130, 400))
+    stats = await bench.engine.stats()
+    assert stats.num_requests_spilled >= 1
+    assert stats.num_preemptions == before.num_preemptions
+
+
 async def test_nothing_that_is_done_to_a_request_changes_its_answer(bench: EngineBench) -> None:
     """Credit in random steps, a moving limit, KV pressure, aborts that are continued; all at once."""
     chance = random.Random(7)

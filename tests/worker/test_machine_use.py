@@ -1,67 +1,30 @@
-"""Memory and GPUs of a worker. NVML is spoken to in its own words by a machine that has what a test says."""
+"""Memory and GPUs of a worker. NVML is spoken to by NVIDIA's own binding, down to the C functions of its library."""
 
 import subprocess
 import sys
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
 
 from headrace_wire.fleet import GpuReading
 from headrace_worker.machine_use import MachineUse
+from tests.support.nvml_library import DRIVER_NOT_LOADED, GPU_IS_LOST, NOT_SUPPORTED, Gpu, NvmlLibrary, install
+
+GIB = 1 << 30
+OWN = psutil.Process().pid
 
 
-class NVMLError(Exception):
-    """As `pynvml.NVMLError`."""
+def machine(monkeypatch: pytest.MonkeyPatch, library: NvmlLibrary | None) -> MachineUse:
+    """A worker on a machine with such a driver."""
+    install(monkeypatch, library)
+    return MachineUse()
 
 
-@dataclass
-class Device:
-    """One GPU, in NVML's units."""
-
-    gpu: int = 0
-    memory: int = 0
-    used: int = 0
-    clock: int = 0
-    milliwatts: int | None = None
-    pids: list[int] = field(default_factory=list)
-
-
-@dataclass
-class Machine:
-    """As much of `pynvml` as is asked for."""
-
-    devices: list[Device]
-    is_gone: bool = False
-    NVML_CLOCK_SM = 1
-    NVMLError = NVMLError
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802  # NVIDIA's name, as those below
-        if self.is_gone:
-            raise NVMLError("GPU is lost")
-        return len(self.devices)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Device:  # noqa: N802
-        return self.devices[index]
-
-    def nvmlDeviceGetComputeRunningProcesses(self, device: Device) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(pid=pid) for pid in device.pids]
-
-    def nvmlDeviceGetUtilizationRates(self, device: Device) -> Any:  # noqa: N802
-        return SimpleNamespace(gpu=device.gpu, memory=device.memory)
-
-    def nvmlDeviceGetMemoryInfo(self, device: Device) -> Any:  # noqa: N802
-        return SimpleNamespace(used=device.used)
-
-    def nvmlDeviceGetClockInfo(self, device: Device, _clock: int) -> int:  # noqa: N802
-        return device.clock
-
-    def nvmlDeviceGetPowerUsage(self, device: Device) -> int:  # noqa: N802
-        if device.milliwatts is None:
-            raise NVMLError("Not Supported")
-        return device.milliwatts
+def reading(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, lacks: set[str] | None = None) -> GpuReading | None:
+    use = machine(monkeypatch, NvmlLibrary(list(gpus), lacks=lacks or set()))
+    use.open()
+    use.read()
+    return use.gpu
 
 
 def test_memory_is_that_of_the_worker_and_its_children() -> None:
@@ -79,39 +42,78 @@ def test_memory_is_that_of_the_worker_and_its_children() -> None:
     assert use.gpu is None
 
 
-def test_a_worker_reads_the_gpus_that_it_runs_on() -> None:
-    own = psutil.Process().pid
-    use = MachineUse(
-        Machine([
-            Device(80, 40, 1000, 1500, 300_000, [own]),
-            Device(99, 99, 9999, 999, 999_000, [1]),
-            Device(40, 20, 500, 1700, 200_000, [1, own]),
-        ])
-    )  # fmt: skip
-    use.read()
-    assert use.gpu == GpuReading(pytest.approx(0.6), pytest.approx(0.3), 1500, 1600, pytest.approx(500))  # type: ignore[arg-type]
+def test_a_worker_reads_the_gpus_that_it_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reading(
+        monkeypatch,
+        Gpu(80, 40, 72 * GIB, 80 * GIB, 1500, 300_000, [OWN]),
+        Gpu(99, 99, 79 * GIB, 80 * GIB, 999, 999_000, [1]),
+        Gpu(40, 20, 8 * GIB, 80 * GIB, 1700, 200_500, [1, OWN]),
+    )
+    assert found == GpuReading(
+        utilization=pytest.approx(0.6),  # type: ignore[arg-type]
+        bandwidth=pytest.approx(0.3),  # type: ignore[arg-type]
+        memory_bytes=80 * GIB,
+        clock_mhz=1600.0,
+        power_watts=pytest.approx(500.5),  # type: ignore[arg-type]
+        memory_total_bytes=160 * GIB,
+    )
+    assert found.memory_usage == 0.5
 
 
-def test_the_only_gpu_is_read_where_it_does_not_say_who_runs_there() -> None:
-    use = MachineUse(Machine([Device(50, 10, 1000, 1500)]))
-    use.read()
-    assert use.gpu == GpuReading(0.5, 0.1, 1000, 1500, None)
+def test_the_only_gpu_is_read_where_it_does_not_say_who_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(50, 10, GIB, 4 * GIB, 1500, 70_000)
+    assert reading(monkeypatch, gpu) == GpuReading(0.5, 0.1, GIB, 1500.0, 70.0, 4 * GIB)
+    gpu.refuses = {"nvmlDeviceGetComputeRunningProcesses": NOT_SUPPORTED}
+    assert reading(monkeypatch, gpu) == GpuReading(0.5, 0.1, GIB, 1500.0, 70.0, 4 * GIB)
 
 
-def test_others_gpus_are_not_told() -> None:
-    use = MachineUse(Machine([Device(50, pids=[1]), Device(50, pids=[2])]))
-    use.read()
-    assert use.gpu is None
+def test_a_driver_that_is_older_than_the_binding_ends_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks = {"nvmlDeviceGetComputeRunningProcesses_v3"}
+    assert reading(monkeypatch, Gpu(50, 10, GIB, 4 * GIB, 1500, 70_000), lacks=lacks) is not None
+    assert reading(monkeypatch, Gpu(50, pids=[OWN]), Gpu(50), lacks=lacks) is None, "nobody knows which of them"
 
 
-def test_a_gpu_that_is_lost_is_not_asked_again() -> None:
-    machine = Machine([Device(50)])
-    use = MachineUse(machine)
-    use.read()
-    machine.is_gone = True
-    use.read()
-    assert use.gpu is None
-    machine.is_gone = False
+def test_others_gpus_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reading(monkeypatch, Gpu(50, pids=[1]), Gpu(50, pids=[2])) is None
+    assert reading(monkeypatch) is None
+
+
+def test_what_a_gpu_does_not_measure_is_not_known_and_the_rest_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of a GPU (MIG) knows its memory, and neither its use nor its power."""
+    no = {"nvmlDeviceGetUtilizationRates": NOT_SUPPORTED, "nvmlDeviceGetPowerUsage": NOT_SUPPORTED}
+    slice_ = Gpu(0, 0, 9 * GIB, 10 * GIB, 1500, pids=[OWN], refuses=no)
+    assert reading(monkeypatch, slice_) == GpuReading(None, None, 9 * GIB, 1500.0, None, 10 * GIB)
+    whole = Gpu(80, 40, 0, 0, 1500, 1000, [OWN])
+    assert reading(monkeypatch, whole, slice_) == GpuReading(None, None, 9 * GIB, 1500.0, None, 10 * GIB)
+
+
+def test_a_gpu_that_is_lost_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(50, total=GIB)
+    library = NvmlLibrary([gpu])
+    use = machine(monkeypatch, library)
+    use.open()
+    seen = []
+    for refuses in ({}, {"nvml": GPU_IS_LOST}, {}):
+        gpu.refuses = refuses
+        asked = len(library.calls)
+        use.read()
+        seen.append((use.gpu is not None, len(library.calls) > asked))
+    assert seen == [(True, True), (False, True), (False, False)]
+    assert use.rss_bytes > 0
+
+
+@pytest.mark.parametrize("library", [None, NvmlLibrary([Gpu(50)], init=DRIVER_NOT_LOADED)])
+def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, library: NvmlLibrary | None) -> None:
+    use = machine(monkeypatch, library)
+    use.open()
     use.read()
     assert use.gpu is None
     assert use.rss_bytes > 0
+
+
+def test_without_the_binding_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    use = MachineUse()
+    use.open()
+    use.read()
+    assert use.gpu is None

@@ -212,7 +212,8 @@ def memory_full(now: Observation, before: Observation, moved: Moved) -> Finding 
     memory, memory_before = now.fleet.memory_usage or 0.0, before.fleet.memory_usage or 0.0
     kv_is_full = usage >= FULL and usage_before < FULL
     memory_is_full = memory >= FULL and memory_before < FULL
-    if late is None or not (kv_is_full or memory_is_full):
+    gpu_is_full = _gpu_has_filled(now, before)
+    if late is None or not (kv_is_full or memory_is_full or gpu_is_full):
         return None
     evidence = [late.says + "."]
     if kv_is_full:
@@ -222,18 +223,23 @@ def memory_full(now: Observation, before: Observation, moved: Moved) -> Finding 
         )
     if memory_is_full:
         evidence.append(f"Memory in use {memory_before:.0%} → {memory:.0%}.")
+    if gpu_is_full:
+        evidence.append(_gpu_memory_says(now, before))
     action = "Give the KV cache more room, lower max_num_seqs or the model's length, or add workers."
     return Finding(Cause.MEMORY_FULL, tuple(evidence), action, late.share)
 
 
 def model_not_unloaded(now: Observation, before: Observation, moved: Moved) -> Finding | None:
     """Memory is full, and models that nobody asks for keep some of it."""
-    memory = now.fleet.memory_usage
-    is_new = bool(moved) or (before.fleet.memory_usage or 0.0) < FULL
-    if memory is None or memory < FULL or not now.fleet.unused_models or not is_new:
+    memory = now.fleet.memory_usage or 0.0
+    is_full = memory >= FULL and (bool(moved) or (before.fleet.memory_usage or 0.0) < FULL)
+    if not now.fleet.unused_models or not (is_full or _gpu_has_filled(now, before)):
         return None
     named = ", ".join(now.fleet.unused_models)
-    evidence = (f"Memory in use {memory:.0%}.", f"Loaded and asked for nothing in this time: {named}.")
+    evidence = (
+        f"Memory in use {memory:.0%}." if is_full else _gpu_memory_says(now, before),
+        f"Loaded and asked for nothing in this time: {named}.",
+    )
     action = "Drain and stop the workers of models that nobody asks for."
     share = max((movement.share for movement in moved.values()), default=0.0)
     return Finding(Cause.MODEL_NOT_UNLOADED, evidence, action, share)
@@ -279,6 +285,16 @@ def _explains(moved: Moved, measure: Measure) -> Movement | None:
     """A movement that is a good part of the growth."""
     found = moved.get(measure)
     return found if found is not None and found.share >= LEAST_SHARE else None
+
+
+def _gpu_has_filled(now: Observation, before: Observation) -> bool:
+    """Somebody else has come onto the GPU: an engine takes its own share when it starts, and is full by design then."""
+    usage, usage_before = now.fleet.gpu_memory_usage, before.fleet.gpu_memory_usage
+    return usage is not None and usage_before is not None and usage >= FULL > usage_before
+
+
+def _gpu_memory_says(now: Observation, before: Observation) -> str:
+    return f"GPU memory in use {before.fleet.gpu_memory_usage or 0.0:.0%} → {now.fleet.gpu_memory_usage or 0.0:.0%}."
 
 
 def _largest(moved: Moved, *measures: Measure) -> float:

@@ -25,8 +25,11 @@ class Fleet:
     waiting_most: float = 0.0
     kv_cache_usage_most: float = 0.0
     preemptions: float | None = None
+    """How many running requests lost their KV cache to others and were computed again."""
     memory_usage: float | None = None
-    """Of the fullest machine or GPU, 0 to 1."""
+    """Of the fullest machine or control group, 0 to 1."""
+    gpu_memory_usage: float | None = None
+    """Of the fullest worker's GPUs, 0 to 1."""
     unused_models: tuple[str, ...] = ()
     """Other deployments whose workers keep a model loaded and were asked for nothing."""
     gpu_clock_mhz: float | None = None

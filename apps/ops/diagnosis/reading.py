@@ -88,7 +88,7 @@ def observation_of(deployment: str, time_range: TimeRange) -> Observation:
     scope = LatencyScope(deployment=deployment)
     points = fleet_series(scope, time_range)
     return Observation(
-        seconds=(time_range.end - time_range.start).total_seconds(),
+        seconds=_seconds(time_range),
         summary=latency_total(scope, time_range),
         fleet=_fleet(deployment, time_range, points),
     )
@@ -103,6 +103,9 @@ def _fleet(deployment: str, time_range: TimeRange, points: Sequence[FleetPoint])
     workers = _mean(point.workers for point in points)
     places = _mean(float(life.max_num_seqs) for life in lives if life.max_num_seqs)
     memory_usage = _memory_usage(deployment, time_range)
+    preemptions = _mean_known(point.preemptions for point in points)
+    gpu_memory_usage = max(_known(point.gpu_memory_usage_most for point in points), default=None)
+    is_full = max(memory_usage or 0.0, gpu_memory_usage or 0.0) >= FULL
     return Fleet(
         workers=workers,
         workers_started=sum(_started_in(life, time_range) for life in lives),
@@ -113,8 +116,10 @@ def _fleet(deployment: str, time_range: TimeRange, points: Sequence[FleetPoint])
         waiting=_mean(point.waiting for point in points),
         waiting_most=max((point.waiting_most for point in points), default=0.0),
         kv_cache_usage_most=max((point.kv_cache_usage_most for point in points), default=0.0),
+        preemptions=None if preemptions is None else preemptions * _seconds(time_range),
         memory_usage=memory_usage,
-        unused_models=_unused(deployment, lives, time_range) if (memory_usage or 0.0) >= FULL else (),
+        gpu_memory_usage=gpu_memory_usage,
+        unused_models=_unused(deployment, lives, time_range) if is_full else (),
         gpu_clock_mhz=_mean_known(point.gpu_clock_mhz for point in points),
         tokens_per_second=tuple(point.tokens for point in points if point.running),
     )
@@ -154,5 +159,13 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _mean_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+    known = _known(values)
     return fmean(known) if known else None
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _seconds(time_range: TimeRange) -> float:
+    return (time_range.end - time_range.start).total_seconds()

@@ -16,16 +16,16 @@ Whose = tuple[str, str]
 
 SUMS = (
     *("workers", "registered", "running", "held", "suspended", "spilled", "waiting", "waiting_most", "tokens"),
-    *("rss_bytes", "gpu_memory_bytes", "gpu_power_watts"),
+    *("preemptions", "rss_bytes", "gpu_memory_bytes", "gpu_power_watts"),
 )
 BATCHES = ("batch_limit", "batch_classic", "batch_objectives")
 MEANS = ("kv_cache_usage", "prefix_hit_rate", "gpu_utilization", "gpu_bandwidth", "gpu_clock_mhz", *BATCHES)
-MOSTS = ("kv_cache_usage_most",)
+MOSTS = ("kv_cache_usage_most", "gpu_memory_usage_most")
 NAMES = (*SUMS, *MEANS, *MOSTS)
 _MOST_OVER_TIME = frozenset({"waiting_most", *MOSTS})
 _ALWAYS = frozenset(NAMES) - {
     *("registered", "prefix_hit_rate", "rss_bytes", "gpu_utilization", "gpu_bandwidth", "gpu_memory_bytes"),
-    *("gpu_clock_mhz", "gpu_power_watts"),
+    *("gpu_clock_mhz", "gpu_power_watts", "gpu_memory_usage_most", "preemptions"),
     *BATCHES,
 }
 """Never None."""
@@ -58,7 +58,7 @@ def together(figures: Sequence[Mapping[str, float | None]]) -> Figures:
 def figures_of(states: Sequence[FleetState], before: FleetState | None) -> dict[Whose, Figures]:
     """Returns rows over the time of some samples; `before` is the one that was taken before them.
 
-    Tokens per second and the hit rate are differences between one sample and the next.
+    Tokens and preemptions per second and the hit rate are differences between one sample and the next.
     """
     seen: dict[Whose, list[Figures]] = defaultdict(list)
     for state in states:
@@ -97,15 +97,24 @@ def _of_worker(worker: WorkerSample, earlier: WorkerSample | None, seconds: floa
         "kv_cache_usage": worker.kv_cache_usage,
         "kv_cache_usage_most": worker.kv_cache_usage,
         "tokens": tokens / seconds if seconds > 0 else 0.0,
+        "preemptions": _preemptions(worker, earlier) / seconds if earlier is not None and seconds > 0 else None,
         "prefix_hit_rate": cached / prompts if prompts > 0 else None,
         "rss_bytes": float(worker.rss_bytes) or None,
         "gpu_utilization": gpu.utilization if gpu else None,
         "gpu_bandwidth": gpu.bandwidth if gpu else None,
         "gpu_memory_bytes": float(gpu.memory_bytes) if gpu else None,
+        "gpu_memory_usage_most": gpu.memory_usage if gpu else None,
         "gpu_clock_mhz": gpu.clock_mhz if gpu else None,
         "gpu_power_watts": gpu.power_watts if gpu else None,
         **{name: float(batch) or None for name, batch in zip(BATCHES, worker.batches, strict=True)},
     }
+
+
+def _preemptions(worker: WorkerSample, earlier: WorkerSample) -> int:
+    """How many there were since; one that does not count them, or did not then, is taken to have had none."""
+    if worker.preemptions is None or earlier.preemptions is None:
+        return 0
+    return worker.preemptions - earlier.preemptions
 
 
 def _of_deployment(queue: QueueSample, workers: Sequence[Figures]) -> Figures:

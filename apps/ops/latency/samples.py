@@ -36,6 +36,8 @@ class WorkerSample(Struct, frozen=True, array_like=True):
     gpu: GpuReading | None
     batches: tuple[int, int, int] = (0, 0, 0)
     """Its limit of streams, and what both rules of the dynamic batch say; 0 for what is not known."""
+    preemptions: int | None = None
+    """Counted since it started, as tokens are."""
 
 
 class QueueSample(Struct, frozen=True, array_like=True):
@@ -107,6 +109,7 @@ def _worker_sample(info: WorkerInfo) -> WorkerSample:
         rss_bytes=info.rss_bytes,
         gpu=info.gpu,
         batches=(info.batch.limit, info.batch.classic, info.batch.objectives) if info.batch else (0, 0, 0),
+        preemptions=info.preemptions,
     )
 
 

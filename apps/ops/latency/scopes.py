@@ -118,3 +118,5 @@ class FleetPoint:
     batch_limit: float | None = None
     batch_classic: float | None = None
     batch_objectives: float | None = None
+    preemptions: float | None = None
+    gpu_memory_usage_most: float | None = None

@@ -43,6 +43,12 @@ class FleetSample(models.Model):
     batch_limit = models.FloatField(null=True, help_text=_("Streams that may run at once on a worker."))
     batch_classic = models.FloatField(null=True, help_text=_("What the classic rule of the dynamic batch would let."))
     batch_objectives = models.FloatField(null=True, help_text=_("What the rule by objectives would let."))
+    preemptions = models.FloatField(
+        null=True, help_text=_("Running requests a second that lost their KV cache to others and were computed again.")
+    )
+    gpu_memory_usage_most = models.FloatField(
+        null=True, help_text=_("Share of memory in use of the fullest worker's GPUs, 0 to 1.")
+    )
 
     class Meta:
         ordering = ["at"]

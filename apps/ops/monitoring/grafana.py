@@ -69,8 +69,12 @@ PANELS = (
         [
             ("running {{instance}}", "sum by (instance) (vllm:num_requests_running)"),
             ("waiting {{instance}}", "sum by (instance) (vllm:num_requests_waiting)"),
-            ("preemptions/s {{instance}}", "sum by (instance) (rate(vllm:num_preemptions_total[5m]))"),
         ],
+    ),
+    Panel(
+        "Preemptions per second",
+        "short",
+        [("{{instance}}", "sum by (instance) (rate(headrace_worker_preemptions_total[5m]))")],
     ),
     Panel(
         "Slow clients",

@@ -56,6 +56,8 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
         """Held on the guess that all draft tokens in flight are accepted."""
         self._internal_ids: dict[str, str] = {}
         """vLLM appends a random part to the id that a request was submitted with."""
+        self._num_preemptions = 0
+        """Of running requests; held ones that are spilled do not count."""
         self._allocate_slots: Callable[..., Any] = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate_or_spill
 
@@ -76,7 +78,7 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
             self._ready.appendleft(self.running.pop())
 
     def headrace_stats(self) -> list[Any]:
-        """Return [running, waiting, KV cache usage 0..1, held, checkpoints].
+        """Return [running, waiting, KV cache usage 0..1, held, checkpoints, preemptions].
 
         Held is [id, seconds, share of the KV cache] each; one without KV cache is a spilled one. The answer also says
         that earlier aborts were carried out. Asking is what has held streams saved that are due: no step does it.
@@ -88,7 +90,8 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
         now = time.monotonic()
         held = [[self._submitted_id(rid), now - self._held_since[rid], self._kv_share(rid)] for rid in self._held]
         waiting = len(self.waiting) + len(self.kv_holding_waiting) + len(self._ready)
-        return [len(self.running), waiting, float(self.kv_cache_manager.usage), held, msgspec.structs.asdict(counts)]
+        usage, checkpointed = float(self.kv_cache_manager.usage), msgspec.structs.asdict(counts)
+        return [len(self.running), waiting, usage, held, checkpointed, self._num_preemptions]
 
     def headrace_checkpoint(self, submitted_ids: Sequence[str]) -> "Future[None]":
         """Save what there is of requests; done when it is written, or cannot be."""
@@ -157,6 +160,11 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
         if self._internal_ids.get(submitted_id) == request_id:
             del self._internal_ids[submitted_id]
         return super()._free_request(request, *args, **kwargs)
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  as the scheduler's own
+        """Count it; `vllm:num_preemptions_total` counts spilled requests too."""
+        self._num_preemptions += request.request_id not in self._held
+        super()._preempt_request(request, *args, **kwargs)
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         """Advance the grammar of a continued answer over the tokens that it has already."""

@@ -238,9 +238,9 @@ class VllmEngine:
         answer = await self._ask("stats", seconds=ANSWER_SECONDS)
         if answer is None:
             raise EngineDeadError(f"the engine did not answer within {ANSWER_SECONDS:.0f} s")
-        running, waiting, usage, held, checkpoints = answer
+        running, waiting, usage, held, checkpoints, preemptions = answer
         counts = CheckpointCounts(**checkpoints)
-        return EngineStats(running, waiting, usage, [HeldRequest(*request) for request in held], counts)
+        return EngineStats(running, waiting, usage, [HeldRequest(*request) for request in held], counts, preemptions)
 
     async def _ask(self, operation: str, *, seconds: float) -> Any:  # noqa: ANN401  as the operation says
         """Call an operation of our scheduler; None when it did not answer in time."""

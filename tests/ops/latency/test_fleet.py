@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 NOW = floor_to(datetime.now(UTC), HOUR)
 """Samples are kept for two hours by Redis' own clock."""
-GPU = GpuReading(0.5, 0.25, 1000, 1500.0, 300.0)
+GPU = GpuReading(0.5, 0.25, 1000, 1500.0, 300.0, 4000)
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +76,7 @@ def test_a_deployment_is_its_workers_and_its_queue(redis: Redis) -> None:
     assert [point.kv_cache_usage, point.kv_cache_usage_most] == pytest.approx([0.4, 0.6])
     assert (point.rss_bytes, point.gpu_memory_bytes, point.gpu_power_watts) == (100, 1000, 300)
     assert (point.gpu_utilization, point.gpu_bandwidth, point.gpu_clock_mhz) == (0.5, 0.25, 1500)
+    assert point.gpu_memory_usage_most == 0.25
     one = point_of(fleet_series(LatencyScope(worker="w2"), over(NOW, NOW + MINUTE)))
     assert (one.running, one.waiting, one.rss_bytes, one.gpu_utilization) == (4, 0, None, None)
     assert fleet_series(LatencyScope(deployment="other", worker="w2"), over(NOW, NOW + MINUTE)) == []
@@ -85,11 +86,15 @@ def test_rates_are_differences_between_samples(redis: Redis) -> None:
     for step in range(4):
         at = NOW + timedelta(seconds=10 * step)
         prompts = 100 * step if step < 3 else 200  # none has ended in the last ten seconds
-        register(redis, "w1", tokens_generated=500 * step, prompt_tokens=prompts, cached_tokens=prompts // 4)
+        register(
+            redis, "w1", tokens_generated=500 * step, prompt_tokens=prompts, cached_tokens=prompts // 4,
+            preemptions=step * step,
+        )  # fmt: skip
         fleet_sample_take(now=at)
     points = fleet_points("tiny", "w1", over(NOW, NOW + MINUTE, timedelta(seconds=10)))
     assert [point.tokens for point in points] == [0, 50, 50, 50], "of the first there is nothing to compare with"
     assert [point.prefix_hit_rate for point in points] == [None, 0.25, 0.25, None]
+    assert [point.preemptions for point in points] == [None, 0.1, pytest.approx(0.3), 0.5]
 
 
 def fill(redis: Redis, minutes: int) -> None:
