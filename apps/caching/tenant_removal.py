@@ -45,7 +45,12 @@ def caches_drop(*, tenant_id: str, prompt_caches: list[str]) -> None:
 def _drafts_drop(tenant_id: str) -> list[str]:
     """Forgets what drafts have cost; returns those that are being computed."""
     rows: Reply = redis_client().zrange(redis_keys.drafts_key(tenant_id), 0, -1)
-    redis_client().delete(redis_keys.drafts_key(tenant_id), redis_keys.draft_bucket_key(tenant_id))
+    redis_client().delete(
+        redis_keys.drafts_key(tenant_id),
+        redis_keys.draft_bucket_key(tenant_id),
+        redis_keys.open_drafts_key(tenant_id),
+        redis_keys.open_drafts_ending_key(tenant_id),
+    )
     return [row.decode() for row in rows]
 
 

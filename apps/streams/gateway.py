@@ -157,6 +157,11 @@ class Gateway:
         return subscription.waiting.begin(place)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether no other gateway is there."""
+        return self._presence.is_alone
+
+    @property
     def is_ready(self) -> bool:
         """Whether new streams are taken: configured, not draining, lease held."""
         return not self.draining and self.config.version > 0 and self._delivery_task is not None
@@ -269,6 +274,7 @@ class Gateway:
             self._end_revoked()  # keys expire without anybody's doing
             self.drafts.sweep()
             try:
+                await self.drafts.settle(self.draft_budget)
                 await self._renew()
                 await self._show()
                 await self._reap()

@@ -53,7 +53,7 @@ DRAFT_TOKENS = Counter(
     "headrace_draft_tokens_total", "Tokens that were to be computed while their prompt was typed.", ["deployment"]
 )
 DRAFT_TOKENS_WASTED = Counter(
-    "headrace_draft_tokens_wasted_total", "Those of them with which no prompt began that was sent here.", ["deployment"]
+    "headrace_draft_tokens_wasted_total", "Those of them with which no prompt began that was sent.", ["deployment"]
 )
 DRAFTS_SETTLED = Counter(
     "headrace_drafts_settled_total",

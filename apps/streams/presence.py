@@ -24,6 +24,8 @@ class Presence:
         self._started_at = time.time()
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._incarnation, self._last = "", "0"
+        self.is_alone = True
+        """No other gateway is there, as far as was seen with the last entry."""
 
     async def show(
         self, incarnation: str, *, is_draining: bool, streams: int, connections: int, websockets: int
@@ -42,8 +44,10 @@ class Presence:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hset(redis_keys.gateways_key(), incarnation, codec.encode(info))
         pipeline.xrange(redis_keys.control_key(incarnation), min=f"({self._last}")
+        pipeline.hlen(redis_keys.gateways_key())
         reply: Reply = await pipeline.execute()
-        entries = reply[1]
+        _, entries, gateways = reply
+        self.is_alone = gateways <= 1
         if entries:
             self._last = entries[-1][0].decode()
         wishes = [self._wants_end(fields[b"d"]) for _, fields in entries]

@@ -19,6 +19,7 @@ from apps.tenants.models import AuditEvent, Tenant
 from apps.tenants.services import tenant_delete, tenant_update
 from apps.tenants.snapshots import snapshot_build
 from headrace_wire import redis_keys
+from headrace_wire.draft_budget import draft_name
 from headrace_wire.messages import CancelPrefill
 from tests.caching.fleet import register_worker, told
 
@@ -35,7 +36,10 @@ def furnish(redis: Redis, tenant: Tenant, deployment: ModelDeployment) -> Prompt
     ]
     call_function("keep", kept, ["a:digest", "1:2:stop:body", 60_000, 2**20])
     drafts = [redis_keys.draft_bucket_key(owner), redis_keys.drafts_key(owner)]
-    call_function("draft", drafts, [64, 6000, 4, f"draft-{tenant.slug}", "", 60_000])
+    drafts += [redis_keys.open_drafts_key(owner), redis_keys.open_drafts_ending_key(owner)]
+    prefill_id = f"draft-{tenant.slug}"
+    name = draft_name(b"8 bytes.", prefill_id)
+    call_function("draft", drafts, [64, 6000, 4, prefill_id, "", 60_000, name, "", 60_000])
     system = "You know the tides. " * 50
     row = PromptCache(tenant=tenant, deployment=deployment, name="tides", system_prompt=system, is_pinned=True)
     cache = prompt_cache_create(cache=row)

@@ -42,15 +42,20 @@ def note(book: DraftBook, line: DraftLine, deployment: str, prefix: bytes, token
     )
 
 
+def send(book: DraftBook, tenant: str, deployment: str, stream_id: str, prompt: bytes, *, taken: bytes = b"") -> None:
+    """Send a prompt that is admitted; `taken` is the draft that Redis gives it."""
+    book.admitted(book.sent(tenant, deployment, prompt), stream_id, taken)
+
+
 def test_a_prompt_that_goes_on_from_a_draft_is_a_hit_once(book: DraftBook) -> None:
     line = DraftLine()
     note(book, line, "hit", ids(1, 2), 64)
     note(book, line, "hit", ids(1, 2, 3), 32)
-    book.sent("b", "hit", "of another tenant", ids(1, 2, 3, 4))
-    book.sent("a", "other", "of another model", ids(1, 2, 3, 4))
-    book.sent("a", "hit", "changed", ids(1, 2, 9))
-    book.sent("a", "hit", "sent", ids(1, 2, 3, 4))
-    book.sent("a", "hit", "sent again", ids(1, 2, 3, 4))
+    send(book, "b", "hit", "of another tenant", ids(1, 2, 3, 4))
+    send(book, "a", "other", "of another model", ids(1, 2, 3, 4))
+    send(book, "a", "hit", "changed", ids(1, 2, 9))
+    send(book, "a", "hit", "sent", ids(1, 2, 3, 4))
+    send(book, "a", "hit", "sent again", ids(1, 2, 3, 4))
     streams = ("of another tenant", "of another model", "changed", "sent", "sent again")
     assert [book.was_hit(stream) for stream in streams] == [False, False, False, True, False]
     assert value("drafts_settled", "hit", outcome="hit") == 1
@@ -61,7 +66,7 @@ def test_a_prompt_that_goes_on_from_a_draft_is_a_hit_once(book: DraftBook) -> No
 def test_the_next_draft_goes_on_from_the_prompt_that_was_sent(book: DraftBook) -> None:
     line = DraftLine()
     note(book, line, "next", ids(1, 2), 64)
-    book.sent("a", "next", "sent", ids(1, 2, 3))
+    send(book, "a", "next", "sent", ids(1, 2, 3))
     assert line.draft is not None
     assert line.draft.common_tokens(ids(1, 2, 3, 4, 5)) == 96
     note(book, line, "next", ids(7, 8), 64)
@@ -113,5 +118,20 @@ def test_a_tenant_that_is_gone_leaves_none(book: DraftBook) -> None:
     book.keep_only({"b": None})
     assert ours.draft is None
     assert theirs.draft is not None
-    book.sent("a", "gone", "sent after all", ids(1, 2))
+    send(book, "a", "gone", "sent after all", ids(1, 2))
     assert not book.was_hit("sent after all")
+
+
+def test_what_is_not_admitted_is_no_hit_yet(book: DraftBook) -> None:
+    line = DraftLine()
+    note(book, line, "refused", ids(1, 2), 64)
+    refused = book.sent("a", "refused", ids(1, 2, 3))
+    book.not_admitted(refused)
+    assert value("drafts_settled", "refused", outcome="hit") == 0
+    overtaken = book.sent("a", "refused", ids(1, 2, 3))
+    note(book, line, "refused", ids(1, 2, 3, 4), 32)
+    book.not_admitted(overtaken)
+    assert line.draft is not None
+    assert line.draft.ids == ids(1, 2, 3, 4), "the user types on"
+    send(book, "a", "refused", "sent at last", ids(1, 2, 3, 4, 5))
+    assert book.was_hit("sent at last")

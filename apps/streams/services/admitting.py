@@ -12,10 +12,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
+from apps.streams.drafts import SentPrompt
 from apps.streams.gateway import Gateway
 from apps.streams.limits import MAX_RETRY_SECONDS, NO_PLACE, OnWait
 from apps.streams.refusals import refusal_error
 from apps.streams.response_metrics import SECOND_CHANCES
+from apps.streams.services.drafted import draft_claim, prompt_sent
 from apps.streams.services.ending import RETRY_AFTER_SECONDS
 from apps.streams.services.guarding import GuardedInput
 from apps.streams.services.reading import stream_attach
@@ -75,17 +77,22 @@ async def stream_admit(*, gateway: Gateway, sought: Sought) -> StartedStream:
     # Before admission, so that nothing can be delivered that nobody waits for.
     own_id = own_end(stream_id, stream_id) if consulted.policy is not None else ""
     subscription = gateway.delivery.subscribe(stream_id, caller=caller, own_id=own_id)
-    gateway.drafts.sent(caller.tenant.id, deployment.name, stream_id, request.prompt_ids)
+    sent = prompt_sent(gateway, caller, deployment, request)
     try:
         await gateway.limit.turn(sought.on_wait)
         caller = gateway.config.renewed(caller)  # the wait may have been long
         subscription.had_turn = True
         terms = _terms(gateway, caller, sought)
         flight = consulted.flight(terms)
-        admission = await _admit(gateway, deployment, request, options.idempotency, terms, flight)
+        admission = await _admit(gateway, deployment, request, options.idempotency, terms, flight, sent)
     except BaseException:
         subscription.close()
+        gateway.drafts.not_admitted(sent)
         raise
+    if admission.verdict in _WITHOUT_STREAM:
+        gateway.drafts.not_admitted(sent)
+    else:
+        gateway.drafts.admitted(sent, stream_id, admission.draft)
     if admission.verdict is Verdict.DUPLICATE:
         subscription.close()
         return await _replay(gateway, caller, deployment, admission, options.idempotency)
@@ -133,7 +140,9 @@ async def _admit(
     idempotency: Idempotency | None,
     terms: AdmissionTerms,
     flight: Flight | None,
+    sent: SentPrompt,
 ) -> Admission:
+    prefix = gateway.affinity.prefix(request)
     calls = [
         gateway.token_log.open_call(request.stream_id, readers=[gateway.incarnation]),
         gateway.queue.admit_call(
@@ -142,8 +151,9 @@ async def _admit(
             queue_timeout_seconds=deployment.queue_timeout_seconds,
             idempotency=idempotency,
             terms=terms,
-            prefix=gateway.affinity.prefix(request),
+            prefix=prefix,
             prefer_seconds=gateway.affinity.seconds,
+            drafts=draft_claim(request, sent, prefix),
             flight=flight,
         ),
     ]

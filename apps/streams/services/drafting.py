@@ -15,13 +15,13 @@ from redis.exceptions import RedisError
 from apps.deployments.prompt_rendering import PromptRenderer
 from apps.streams import metrics
 from apps.streams.config_view import Caller
-from apps.streams.drafts import DraftLine, DraftOff, DraftOffReason
+from apps.streams.drafts import OPEN_SECONDS, DraftLine, DraftOff, DraftOffReason
 from apps.streams.gateway import Gateway
 from apps.streams.services.guarding import draft_guard
 from apps.streams.services.prompting import RENDER_AT_ONCE_CHARACTERS, context_limit, length_check
 from headrace_wire.cache_salt import cache_salt
 from headrace_wire.codec import pack_token_ids
-from headrace_wire.draft_budget import DraftVerdict
+from headrace_wire.draft_budget import DraftVerdict, Sharing, draft_name
 from headrace_wire.errors import ContextLengthError
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.messages import CancelPrefill, ChatTurn, ControlMessage, Prefill, PrefillPurpose
@@ -142,7 +142,11 @@ async def _ask(
     fresh: int,
 ) -> DraftOff | None:
     tenant, former = caller.tenant, line.draft if line.is_computing else None
-    prefill_id = f"draft-{secrets.token_hex(8)}"
+    prefill_id, name = f"draft-{secrets.token_hex(8)}", b""
+    salt = cache_salt(gateway.secret, tenant.id)
+    if not gateway.is_alone:
+        name = draft_name(prefix_hashes(salt, deployment.name, ids)[-1], prefill_id)
+    shared = line.draft if line.draft is not None and not line.draft.is_sent else None
     decision = await gateway.draft_budget.take(
         tenant.id,
         tokens=fresh + (len(ids) // 4 - fresh) // REPEATED_SHARE,
@@ -151,6 +155,9 @@ async def _ask(
         prefill_id=prefill_id,
         replaces=former.prefill_id if former is not None else "",
         life_seconds=LIFE_SECONDS,
+        sharing=Sharing(
+            name, shared.name if shared is not None and shared.tenant_id == tenant.id else b"", OPEN_SECONDS
+        ),
     )
     messages: list[tuple[str, ControlMessage]] = []
     if former is not None:
@@ -159,7 +166,7 @@ async def _ask(
         prefill = Prefill(
             prefill_id,
             tenant.id,
-            cache_salt(gateway.secret, tenant.id),
+            salt,
             ids,
             int((time.time() + LIFE_SECONDS) * 1000),
             PrefillPurpose.DRAFT,
@@ -178,6 +185,8 @@ async def _ask(
         tokens=fresh,
         prefill_id=prefill_id,
         worker=worker.incarnation,
+        name=name,
+        is_former_sent=decision.is_former_sent,
     )
     return None
 

@@ -37,6 +37,7 @@ local function fair_keys(queue_key)
     band = function(band) return tag .. ':band:' .. band .. ':' .. deployment end,
     served = function(band) return tag .. ':served:' .. band .. ':' .. deployment end,
     lane = function(band, tenant) return tag .. ':lane:' .. band .. ':' .. tenant .. ':' .. deployment end,
+    drafts = function(tenant) return { tag .. ':open-drafts:' .. tenant, tag .. ':drafts-ending:' .. tenant } end,
     slots = function(quota) return tag .. ':slots:' .. quota end,
     parked = function(quota) return tag .. ':parked:' .. quota end,
     of = function(other) return tag .. ':queue:' .. other end,

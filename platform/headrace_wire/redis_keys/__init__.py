@@ -23,6 +23,8 @@ from headrace_wire.redis_keys.answers import (
     kept_answers_ending_key,
     kept_answers_sizes_key,
     kept_answers_used_key,
+    open_drafts_ending_key,
+    open_drafts_key,
     riders_key,
 )
 from headrace_wire.redis_keys.configuration import (
@@ -146,6 +148,8 @@ __all__ = [
     "log_key",
     "log_prefix",
     "model_assets_key",
+    "open_drafts_ending_key",
+    "open_drafts_key",
     "own_bell_key",
     "pace_key",
     "parked_here_key",

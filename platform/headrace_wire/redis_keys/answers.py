@@ -56,6 +56,22 @@ def draft_bucket_key(tenant_id: str) -> str:
     return f"{CONTROL_TAG}:draft-bucket:{tenant_id}"
 
 
+def open_drafts_key(tenant_id: str) -> str:
+    """Drafts of a tenant whose prompt was not sent yet, where there are several gateways. Owner: `lua/_drafts.lua`.
+
+    HASH of a prefix (`prefix_hashes`, 8 bytes) -> ids of its prefills, a space behind each; TTL that of the newest.
+    """
+    return f"{CONTROL_TAG}:open-drafts:{tenant_id}"
+
+
+def open_drafts_ending_key(tenant_id: str) -> str:
+    """Until when such drafts may be open. Owner: `lua/_drafts.lua`.
+
+    ZSET prefix and prefill's id -> Redis milliseconds; TTL that of the newest.
+    """
+    return f"{CONTROL_TAG}:drafts-ending:{tenant_id}"
+
+
 def drafts_key(tenant_id: str) -> str:
     """Drafts of a tenant that are being computed. Owner: `draft`.
 

@@ -66,7 +66,7 @@ class RequestQueue:
 
     # ---- gateways
 
-    def admit_call(
+    def admit_call(  # noqa: PLR0913  all that one decision goes by
         self,
         request: GenerateRequest,
         *,
@@ -76,12 +76,13 @@ class RequestQueue:
         terms: AdmissionTerms | None = None,
         prefix: Sequence[bytes] = (),
         prefer_seconds: float = 0.0,
+        drafts: bytes = b"",
         flight: Flight | None = None,
     ) -> Call:
         """Return the admission call; `parse_admission` reads its answer.
 
-        `prefix`: hashes of the prompt's blocks; for `prefer_seconds` it is left to a worker that holds these. A
-        flight has no idempotency key.
+        `prefix`: hashes of the prompt's blocks; for `prefer_seconds` it is left to a worker that holds these.
+        `drafts`: of which drafts it may be the prompt (`draft_budget.claim_of`). A flight has no idempotency key.
         """
         keys = [
             redis_keys.stream_prefix(),
@@ -102,6 +103,7 @@ class RequestQueue:
             codec.encode(terms or AdmissionTerms(0, request.sampling.max_tokens)),
             b"".join(prefix),
             int(prefer_seconds * 1000),
+            drafts,
         ]
         if idempotency is not None:
             keys.append(redis_keys.idempotency_key(request.tenant_id, idempotency.key_digest))

@@ -75,6 +75,8 @@ class Admission(Struct, frozen=True):
     """Where it waits, with the pace of those before it; FULL: when the next of those that wait should go."""
     may_be_left: bool = False
     """Workers may leave it to a preferred one: when that time is over, it is to be offered to all (`offer`)."""
+    draft: bytes = b""
+    """Name of the draft that it was the first to go on from (`draft_budget`)."""
 
 
 class Preference(StrEnum):
@@ -199,9 +201,9 @@ def admission(reply: Reply) -> Admission:
     if verdict is Verdict.RIDES:
         return Admission(verdict, duplicate_of=rest[0].decode(), rates=rates_of(rest[1]))
     if verdict is Verdict.QUEUED:
-        position, rates, pace, prefers = rest
+        position, rates, pace, prefers, draft = rest
         where = place([position, 0, 0, 0, pace])
-        return Admission(verdict, position, rates=rates_of(rates), place=where, may_be_left=bool(prefers))
+        return Admission(verdict, position, rates=rates_of(rates), place=where, may_be_left=bool(prefers), draft=draft)
     if verdict is Verdict.FULL:
         number, own, pace = rest
         return Admission(verdict, int(number), is_own_queue=bool(own), place=place([1, 0, 0, 0, pace]))
