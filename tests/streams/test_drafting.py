@@ -18,6 +18,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.services import draft_prefill, draft_withdraw, stream_start
 from apps.streams.services.drafting import BUSY_RETRY_SECONDS, LIFE_SECONDS, MOST_IN_FLIGHT
 from headrace_wire import codec, redis_keys
+from headrace_wire.adapters import AdapterConfig
 from headrace_wire.api_key import ApiKeyToken
 from headrace_wire.breakers import BreakerTerms
 from headrace_wire.cache_salt import cache_salt
@@ -325,6 +326,31 @@ async def test_what_is_masked_or_may_be_is_never_computed_as_it_is(bench: Bench)
     )
     started.subscription.close()
     assert bench.gateway.drafts.was_hit(started.stream_id)
+
+
+async def test_the_models_draft_is_none_of_its_adapters(bench: Bench) -> None:
+    named = AdapterConfig(id="t", tenant_id=TENANT_A, deployment="sim", name="tides", place="tides", revision="1" * 64)
+    await bench.publish(msgspec.structs.replace(snapshot(bench.version + 1, simulated("sim")), adapters=[named]))
+    caller = bench.caller()
+    adapted = bench.gateway.config.deployment(caller, "sim:tides")
+    conversation = [*HISTORY, ChatTurn("user", TYPED)]
+    off = await draft_prefill(
+        gateway=bench.gateway, caller=caller, deployment=adapted, conversation=conversation, line=DraftLine()
+    )
+    assert off == DraftOff(DraftOffReason.DISABLED)
+    await bench.draft(TYPED)
+    hits = []
+    for deployment in (adapted, bench.gateway.config.deployment(caller, "sim")):
+        started = await stream_start(
+            gateway=bench.gateway,
+            caller=caller,
+            deployment=deployment,
+            conversation=conversation,
+            sampling=SamplingParams(max_tokens=4),
+        )
+        started.subscription.close()
+        hits.append(bench.gateway.drafts.was_hit(started.stream_id))
+    assert hits == [False, True], "its keys and values are of other weights"
 
 
 # ---- several gateways

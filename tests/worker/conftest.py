@@ -70,6 +70,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         limits: HoldLimits | None = None,
         healing: HealingLimits = NO_QUARANTINE,
         checkpoints: CheckpointSettings | None = None,
+        adapter_dir: Path | None = None,
     ) -> AsyncIterator[Worker]:
         deployment = deployment or simulated("sim")
         await publish_snapshot(desk.redis, config or snapshot(1, deployment))
@@ -83,6 +84,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
             hold_limits=limits or HoldLimits(),
             healing=healing,
             checkpoints=checkpoints,
+            adapter_dir=adapter_dir,
         )
         worker = Worker(settings, create, WorkerMetrics(CollectorRegistry()))
         task = asyncio.create_task(worker.run())

@@ -1,0 +1,136 @@
+"""Streams of LoRA adapters on the simulated engine: they go on with the weights that they began with, wherever."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from headrace_wire.adapters import AdapterConfig, AdapterUse
+from headrace_wire.messages import StreamState
+from headrace_wire.snapshot import ConfigSnapshot
+from headrace_worker.adapter_files import revision_of
+from headrace_worker.config import HoldLimits
+from headrace_worker.worker import Worker
+from tests.support.snapshots import simulated, snapshot
+from tests.support.tiny_adapter import tiny_adapter
+from tests.worker.conftest import RunWorker
+from tests.worker.desk import Answer, Desk
+
+TOKENS = 60
+QUICK = HoldLimits(hold_seconds=0.05)
+ADAPTED = simulated("sim", engine_args={"ttft_ms": 1, "tpot_ms": 2, "max_loras": 1}, max_num_seqs=4)
+"""One adapter at once: each other one that is asked for takes its place."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for seed, name in enumerate(("tides", "ebb"), 1):
+        tiny_adapter(tmp_path / "acme" / name, seed=seed)
+    return tmp_path
+
+
+def use(root: Path, name: str) -> AdapterUse:
+    """Return an adapter as it is now."""
+    return AdapterUse(name, name, f"acme/{name}", revision_of(root / "acme" / name))
+
+
+def config(*uses: AdapterUse) -> ConfigSnapshot:
+    named = [
+        AdapterConfig(
+            id=one.name, tenant_id="t", deployment="sim", name=one.name, place=one.place, revision=one.revision
+        )
+        for one in uses
+    ]
+    return replace(snapshot(1, ADAPTED), adapters=named)
+
+
+@asynccontextmanager
+async def worker_of(run_worker: RunWorker, root: Path, *uses: AdapterUse) -> AsyncIterator[Worker]:
+    async with run_worker(ADAPTED, config=config(*uses), adapter_dir=root, limits=QUICK, drain_seconds=0.05) as worker:
+        yield worker
+
+
+async def admit(desk: Desk, adapter: AdapterUse | None, *, window: int = 0) -> str:
+    salt = adapter.key if adapter is not None else "base"
+    return await desk.admit(adapter=adapter, cache_salt=salt, window=window, max_tokens=TOKENS, ignore_eos=True)
+
+
+async def finished(desk: Desk, stream_id: str, *, owners: int = 1) -> str:
+    answer: Answer = await desk.answer(stream_id)
+    answer.check_order(owners=owners)
+    assert answer.end.state is StreamState.FINISHED, answer.end.error
+    return answer.text
+
+
+async def undisturbed(desk: Desk, adapter: AdapterUse | None) -> str:
+    return await finished(desk, await admit(desk, adapter))
+
+
+async def suspended(desk: Desk, adapter: AdapterUse) -> str:
+    """Return a stream that has some of its answer, and no reader."""
+    stream_id = await admit(desk, adapter, window=10)
+    await desk.record_in(stream_id, StreamState.SUSPENDED)
+    return stream_id
+
+
+async def resume(desk: Desk, stream_id: str) -> None:
+    await desk.queue.credit([(stream_id, 2**31 - 1)])
+
+
+async def test_a_suspended_stream_goes_on_with_its_adapter_though_others_took_its_place(
+    desk: Desk, run_worker: RunWorker, root: Path
+) -> None:
+    tides, ebb = use(root, "tides"), use(root, "ebb")
+    async with worker_of(run_worker, root, tides) as worker:
+        texts = [await undisturbed(desk, one) for one in (tides, ebb, None)]
+        assert len(set(texts)) == 3
+        stream_id = await suspended(desk, tides)
+        assert [await undisturbed(desk, one) for one in (ebb, None)] == texts[1:]
+        assert set(worker._adapters._loaded) == {ebb.key}, "it was given up meanwhile"
+        await resume(desk, stream_id)
+        assert await finished(desk, stream_id, owners=2) == texts[0]
+
+
+async def test_another_worker_goes_on_with_the_same_adapter(desk: Desk, run_worker: RunWorker, root: Path) -> None:
+    tides, ebb = use(root, "tides"), use(root, "ebb")
+    async with worker_of(run_worker, root, tides):
+        expected = await undisturbed(desk, tides)
+        other = await undisturbed(desk, ebb)
+        stream_id = await suspended(desk, tides)
+    # The configuration has dropped it: who was admitted with it keeps it.
+    async with worker_of(run_worker, root, ebb):
+        await resume(desk, stream_id)
+        assert await finished(desk, stream_id, owners=2) == expected != other
+
+
+async def test_a_running_stream_is_handed_over_with_its_adapter(desk: Desk, run_worker: RunWorker, root: Path) -> None:
+    tides = use(root, "tides")
+    async with AsyncExitStack() as second:
+        async with worker_of(run_worker, root, tides):
+            expected = await undisturbed(desk, tides)
+            stream_id = await admit(desk, tides)
+            await desk.first_token(stream_id)
+            await second.enter_async_context(worker_of(run_worker, root))
+        assert await finished(desk, stream_id, owners=2) == expected
+
+
+async def test_a_stream_whose_files_have_changed_ends_and_is_not_continued_with_others(
+    desk: Desk, run_worker: RunWorker, root: Path
+) -> None:
+    tides = use(root, "tides")
+    async with worker_of(run_worker, root, tides):
+        expected = await undisturbed(desk, tides)
+        stream_id = await suspended(desk, tides)
+    tiny_adapter(root / "acme" / "tides", seed=7)
+    changed = use(root, "tides")
+    assert changed.key != tides.key
+    async with worker_of(run_worker, root, changed):
+        await resume(desk, stream_id)
+        answer = await desk.answer(stream_id)
+        assert answer.end.error is not None
+        assert (answer.end.state, answer.end.error.code) == (StreamState.FAILED, "dependency_unavailable")
+        assert expected.startswith(answer.text)
+        assert 0 < len(answer.text) < len(expected), "what was sent stands, and nothing else came"
+        assert await undisturbed(desk, changed) != expected
