@@ -202,8 +202,10 @@ async def _stream(
         elif not entries:
             news = follower.take_news()
             out = b": keep-alive\n\n" if news is None else _place(news)
-        if out:
-            await exchange.write(out, more=ended is None)
+        if out and ended is None:
+            await exchange.write_now(out)
+        elif out:
+            await exchange.write(out, more=False)
         if text:
             answer.sent_text()
             # What the transport has taken counts as delivered (its buffers are bounded and stated in docs).

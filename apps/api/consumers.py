@@ -31,7 +31,7 @@ from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.runtime import current_gateway
 from apps.streams.services import stream_cancel
-from apps.streams.transport import limit_stall
+from apps.streams.transport import RECEIVED_AT, limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.errors import (
@@ -63,6 +63,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         self._errands: set[asyncio.Task[None]] = set()
         self._drafts = DraftDesk(self._tell)
         self._counted_as: Caller | None = None
+        self._received_at: float | None = None
         self._session_group = ""
         """Of a browser's sign-in, which this socket ends with; empty for a key's."""
         offered = self.scope["subprotocols"]
@@ -80,6 +81,11 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         except HeadraceError as error:
             await self.send(error_frame(error))
             await self.close(code=error.ws_close_code)
+
+    async def websocket_receive(self, message: dict[str, Any]) -> None:
+        """Keep when it was read: it may have waited for its turn since."""
+        self._received_at = message.get(RECEIVED_AT)
+        await super().websocket_receive(message)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
         """Act on one frame; a bad one gets an error and the connection stays."""
@@ -157,6 +163,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             scope=self.scope,
             on_stall=self._stalled,
             acknowledges=SUBPROTOCOL in self.scope["subprotocols"],
+            arrived_at=self._received_at,
         )
         task = asyncio.create_task(pump.run())
         self._pumps[pump] = task

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from apps.api.error_rendering import error_body, error_headers
+from apps.streams.transport import send_at_once, transport_of
 from headrace_wire.errors import HeadraceError, PayloadTooLargeError
 
 Scope = MutableMapping[str, Any]
@@ -40,8 +41,9 @@ class Exchange:
         self.scope = scope
         self.receive = receive
         self._send = send
-        self.started_at = time.perf_counter()
-        """Monotonic; where the request's durations start."""
+        self._transport = transport_of(scope)
+        self.started_at = time.perf_counter() if self._transport is None else self._transport.arrived_at
+        """`time.perf_counter()` when the request was read; where its durations start."""
         self.request_id = f"req-{secrets.token_hex(8)}"
         self.stream_id = ""
         """Of the stream that the request became, for what is logged about it."""
@@ -102,6 +104,10 @@ class Exchange:
     async def write(self, chunk: bytes, *, more: bool = True) -> None:
         """Send a part of the body; waits for the transport."""
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def write_now(self, chunk: bytes) -> None:
+        """Send a part of the body that is not its last, past the event loop's turn where the transport can."""
+        await send_at_once(self._transport, chunk, lambda: self.write(chunk))
 
     async def answer_json(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
         """Send a whole JSON answer."""

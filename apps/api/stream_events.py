@@ -136,7 +136,10 @@ async def _pump(
         news = follower.take_news()
         if news is not None:
             out = _event(writer.place(news), follower.position) + out
-        await exchange.write(out or b": keep-alive\n\n", more=ended is None)
+        if text and ended is None:
+            await exchange.write_now(out)
+        else:
+            await exchange.write(out or b": keep-alive\n\n", more=ended is None)
         if text:
             answer.sent_text()
         if follower.position > after:  # a cursor is only what the client says; attaching has counted what is true of it

@@ -24,6 +24,7 @@ from apps.streams.services import CacheWord, StreamOptions, stream_attach, strea
 from apps.streams.services.routing import Route, stream_route
 from apps.streams.subscription import Subscription
 from apps.streams.traces import Trace
+from apps.streams.transport import send_at_once, transport_of
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
 from headrace_wire.messages import AnyLogEntry, Delta, Started
 
@@ -45,8 +46,12 @@ class StreamPump:
         scope: Mapping[str, Any],
         on_stall: Callable[[], None],
         acknowledges: bool,
+        arrived_at: float | None = None,
     ) -> None:
-        """`acknowledges`: the client sends `ack` frames; else what the transport has taken counts as delivered."""
+        """`acknowledges`: the client sends `ack` frames; else what the transport has taken counts as delivered.
+
+        `arrived_at`: `time.perf_counter()` when the frame was read; now where it is not known.
+        """
         self.stream_id: str | None = frame.stream_id if isinstance(frame, Resume) else None
         self.ended = False
         self.sent_seq = 0
@@ -61,7 +66,8 @@ class StreamPump:
         self._on_stall = on_stall
         self._stall = StallTimer(caller.tenant.stall_timeout_seconds, self._stalled)
         self._told_slow = False
-        self._arrived_at = time.perf_counter()
+        self._arrived_at = time.perf_counter() if arrived_at is None else arrived_at
+        self._transport = transport_of(scope)
         self._subscription: Subscription | None = None
         self._cache: CacheWord | None = None
         """Unknown of a stream that is resumed."""
@@ -221,7 +227,8 @@ class StreamPump:
             self.sent_seq = self._subscription.position if self._subscription is not None else 0
             if self._acknowledges:
                 self._stall.owe()
-            await self._send(writer.delta(answer.told_after(), self.sent_seq, text))
+            frame = writer.delta(answer.told_after(), self.sent_seq, text)
+            await send_at_once(self._transport, frame.encode(), partial(self._send, frame))
             answer.sent_text()
             if not self._acknowledges:
                 self.acknowledge(self.sent_seq)

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 EXTENSION = "headrace.transport"
+RECEIVED_AT = "headrace.received_at"
+"""Key, in a WebSocket's message, of `time.perf_counter()` at which the server had read it."""
 
 
 class Gate(Protocol):
@@ -16,6 +18,8 @@ class Transport(Protocol):
     """The part of the server's control that edges use."""
 
     stall_timeout_seconds: float
+    arrived_at: float
+    """`time.perf_counter()` when the request was read; it may have waited for its turn since."""
 
     @property
     def paused(self) -> bool:
@@ -44,6 +48,17 @@ def transport_of(scope: Mapping[str, Any]) -> Transport | None:
     """Return the control of a connection, or None under a server that has none."""
     control: Transport | None = (scope.get("extensions") or {}).get(EXTENSION)
     return control
+
+
+async def send_at_once(control: Transport | None, data: bytes, otherwise: Callable[[], Awaitable[None]]) -> None:
+    """Send now, and not at the end of the event loop's turn, so that what is measured next is when it went.
+
+    `otherwise` sends it where that cannot be done.
+    """
+    if control is None or not control.send_now(data):
+        await otherwise()
+    elif control.paused:
+        await control.wait_writable()
 
 
 def limit_stall(scope: Mapping[str, Any], seconds: float) -> None:

@@ -2,14 +2,14 @@
 
 | name | from | to | measured by |
 |---|---|---|---|
-| `ttft_seconds` | request line read by the gateway | first token handed to the transport | gateway |
+| `ttft_seconds` | request read by the gateway | first token written to its socket | gateway |
 | `queue_time` | admitted | claimed | Redis (both ends are Redis TIME) |
 | `prefill_time` | claimed | first token out of the engine | worker |
 | `decode_time` | first token out of the engine | last token | worker |
 | `guard_time` | first token out of the engine | first text that guardrails let out | worker |
 | `itl_seconds` | one output | the next | gateway |
 | `tpot_seconds` | `decode_time / (completion_tokens - 1)` | | worker |
-| `e2e_latency_seconds` | request line read | last byte handed to the transport | gateway |
+| `e2e_latency_seconds` | request read | last byte handed to the transport | gateway |
 """
 
 TTFT_BUCKETS_SECONDS = (

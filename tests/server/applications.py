@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
-from headrace.server.flow_control import EXTENSION, TransportControl
+from headrace.server.flow_control import EXTENSION, RECEIVED_AT, TransportControl
 from headrace.server.http_exchange import HttpExchange
 from headrace.server.state import ServerState, server_state
 
@@ -272,6 +272,30 @@ async def release(call: Call) -> None:
     await call.answer({})
 
 
+async def times(call: Call) -> None:
+    """Tells when a request, or a message, was read and when the application had it, which is busy for `?busy=` s then.
+
+    With `first` the busy time comes behind the head of the answer.
+    """
+    if call.is_websocket:
+        await call.start()
+        await call.journal.wait_for("release")
+        had_at = time.perf_counter()
+        message = await call.receive()
+        await call.send_raw({"type": "websocket.send", "text": json.dumps([message[RECEIVED_AT], had_at])})
+        return
+    had_at = time.perf_counter()
+    if "first" in call.query:
+        await call.start()
+        await call.part(b"begun")
+        await asyncio.sleep(0.05)  # until that has been flushed
+    time.sleep(call.number("busy", 0))  # noqa: ASYNC251  it is to keep everybody waiting
+    if "first" in call.query:
+        await call.finish()
+    else:
+        await call.answer([call.control.arrived_at, had_at])
+
+
 async def abort(call: Call) -> None:
     await call.start()
     await call.part(b"begun")
@@ -358,7 +382,8 @@ ROUTES: dict[str, Callable[[Call], Awaitable[None]]] = {
     handler.__name__: handler
     for handler in (
         abort, accept, blocks, body_length, close, counts, crash, credit, deaf, echo, exchanges, hello, hold, journal,
-        large, left, lines, live, nodelay, reject, release, remaining, silent, stubborn, undecided,
+        large, left, lines, live, nodelay, reject, release, remaining, silent, stubborn, times,
+        undecided,
     )
 }  # fmt: skip
 

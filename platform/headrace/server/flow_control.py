@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 EXTENSION = "headrace.transport"
 """Key of the `TransportControl` in `scope["extensions"]`."""
+RECEIVED_AT = "headrace.received_at"
+"""Key of `time.perf_counter()` at which a WebSocket's message was read, in the message."""
 
 
 class ClientGoneError(ConnectionError):
@@ -82,10 +84,12 @@ class TransportControl:
     `written_bytes` that were read right after its `send()`.
     """
 
-    __slots__ = ("_gate", "_holds", "_transport", "send_now", "wait_writable")
+    __slots__ = ("_gate", "_holds", "_transport", "arrived_at", "send_now", "wait_writable")
 
     def __init__(self, exchange: "Exchange") -> None:
         self._transport = exchange.transport
+        self.arrived_at = exchange.arrived_at
+        """`time.perf_counter()` when the request, or the handshake, was read."""
         self._gate = exchange.gate
         self._holds = 0
         self.send_now: Callable[[bytes], bool] = exchange.send_now

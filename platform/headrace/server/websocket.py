@@ -10,6 +10,7 @@ from autobahn.websocket.types import ConnectionDeny
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
 
 from headrace.server.exchange import Exchange, Message
+from headrace.server.flow_control import RECEIVED_AT
 from headrace.server.websocket_frames import (
     BINARY,
     INTERNAL_ERROR,
@@ -56,7 +57,7 @@ class GatewayWebSocket(WebSocketProtocol):  # type: ignore[misc]  # Daphne ships
         """A whole message came in."""
         if self.exchange is not None and not self.muted:
             content: Message = {"bytes": payload} if isBinary else {"text": payload.decode()}
-            self.exchange.inbox.put_nowait({"type": "websocket.receive", **content})
+            self.exchange.inbox.put_nowait({"type": "websocket.receive", RECEIVED_AT: time.perf_counter(), **content})
 
     def onPing(self, payload: bytes) -> None:
         """Answers, unless the client leaves the answers unread: only the latest one is owed (RFC 6455, 5.5.3)."""

@@ -7,9 +7,9 @@ class Measure(StrEnum):
     """Durations in seconds, one observation per stream; `GAP` has one per text after the first."""
 
     TTFT = "ttft"
-    """Request line read to the first text handed to the transport; the sum of the phases below."""
+    """Request read to the first text written to its socket; the sum of the phases below."""
     ADMISSION = "admission"
-    """Request line read to admitted: by the gateway's clock."""
+    """Request read to admitted: by the gateway's clock."""
     QUEUE = "queue"
     """Admitted to claimed by a worker."""
     RETRIEVAL = "retrieval"
@@ -23,9 +23,9 @@ class Measure(StrEnum):
     TPOT = "tpot"
     """Decode time over the tokens after the first, as the worker measured it."""
     GAP = "gap"
-    """One text handed to the transport to the next."""
+    """One text written to its socket to the next."""
     TOTAL = "total"
-    """Request line read to the last byte handed to the transport."""
+    """Request read to the last byte handed to the transport."""
 
 
 PHASES = (Measure.ADMISSION, Measure.QUEUE, Measure.RETRIEVAL, Measure.PREFILL, Measure.GUARD, Measure.FLUSH)
