@@ -38,8 +38,6 @@ def decode(raw: bytes, kind: type[_T]) -> _T:
 
 def pack_token_ids(token_ids: Sequence[int]) -> bytes:
     """Return token ids as little-endian uint32, 4 bytes each."""
-    if len(token_ids) == 1:  # nearly always
-        return token_ids[0].to_bytes(4, "little")
     ids = array("I", token_ids)
     if sys.byteorder == "big":
         ids.byteswap()

@@ -7,6 +7,7 @@ expires a retention time after its terminal entry.
 import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from functools import cache
 
 from msgspec import Struct
 from redis.asyncio import Redis
@@ -82,21 +83,18 @@ class TokenLog:
                 results[i] = AppendResult(result)
         return results
 
-    def append_calls(self, appends: Sequence[Append]) -> list[tuple[list[int], Call]]:
+    def append_calls(self, appends: Sequence[Append]) -> list[tuple[Sequence[int], Call]]:
         """Return the calls that `append` makes, one per shard, each with the places in `appends` that it covers.
 
         A call's answer is one integer, an `AppendResult`, per place.
         """
-        calls: list[tuple[list[int], Call]] = []
-        for shard, indices in self._by_shard([a.entry.stream_id for a in appends]).items():
-            keys = [
-                redis_keys.log_prefix(shard),
-                redis_keys.token_ids_prefix(shard),
-                redis_keys.readers_prefix(shard),
-                redis_keys.delivery_prefix(shard),
-            ]
-            calls.append((indices, ("append", keys, [DELIVERY_LIMIT, _pack([appends[i] for i in indices])])))
-        return calls
+        if self._shards == 1:
+            args = [DELIVERY_LIMIT, _pack(appends)]
+            return [(range(len(appends)), ("append", _append_keys(0), args))] if appends else []
+        return [
+            (indices, ("append", _append_keys(shard), [DELIVERY_LIMIT, _pack([appends[i] for i in indices])]))
+            for shard, indices in self._by_shard([a.entry.stream_id for a in appends]).items()
+        ]
 
     async def publish(self, entries: Sequence[Ended]) -> None:
         """Deliver terminal entries to the gateways that read their streams."""
@@ -190,13 +188,27 @@ class TokenLog:
         return groups
 
 
+@cache
+def _append_keys(shard: int) -> tuple[str, ...]:
+    """Return the keys of `append` for a shard, once: they are those of every engine step."""
+    prefixes = (
+        redis_keys.log_prefix,
+        redis_keys.token_ids_prefix,
+        redis_keys.readers_prefix,
+        redis_keys.delivery_prefix,
+    )
+    return tuple(prefix(shard) for prefix in prefixes)
+
+
 def _pack(appends: Iterable[Append]) -> bytes:
     """Return entries as `append.lua` unpacks them."""
     parts: list[bytes] = []
     for append in appends:
-        entry = append.entry
+        entry, ids = append.entry, append.token_ids
         stream_id, entry_id = entry.stream_id.encode(), b"%d-%d" % (entry.epoch, entry.seq)
-        payload, token_ids = codec.encode(entry), codec.pack_token_ids(append.token_ids)
+        payload = codec.encode(entry)
+        # One token, nearly always: `pack_token_ids` without its call.
+        token_ids = ids[0].to_bytes(4, "little") if len(ids) == 1 else codec.pack_token_ids(ids)
         lengths = (len(stream_id), len(entry_id), len(payload), len(token_ids))
         # A format for each combination: entries are much alike, and this takes half the time of putting them together.
         packer = _packers.get(lengths) or _packer(lengths)

@@ -109,13 +109,18 @@ class Generation(GenerationState):
         if output.cached_tokens:
             self._cached_tokens = output.cached_tokens
         token_ids = output.token_ids
-        if token_ids:
-            self.times.token(now)
-            is_last = self._credit.stops_at(self.seq + len(token_ids))
+        count = len(token_ids)
+        if count:
+            times, seq = self.times, self.seq + count
+            if times.first_token_at:
+                times.last_token_at = now
+            else:
+                times.token(now)
+            is_last = seq >= self.stop_at and self._credit.stops_at(seq)
             self.deadline = math.inf if is_last else now + self._token_timeout
         if output.finish_reason is not None or answer_text.has_stops:
             return self._feed_carefully(output, answer_text)
-        text = answer_text.push_only(token_ids[0]) if len(token_ids) == 1 else answer_text.push_all(token_ids)
+        text = answer_text.push_only(token_ids[0]) if count == 1 else answer_text.push_all(token_ids)
         if self.guard is None:
             self._emit_delta(token_ids, text)
             return False

@@ -49,6 +49,7 @@ class GenerationState:
         "request",
         "request_id",
         "seq",
+        "stop_at",
         "stream_id",
         "times",
         "was_submitted",
@@ -75,6 +76,8 @@ class GenerationState:
         """It is being given back to the queue."""
         self.was_submitted = False
         self._credit = StreamCredit(claimed.credit if claimed.request.window else 0)
+        self.stop_at = self._credit.next_stop
+        """Position before which it is not `is_at_limit`, so that a token asks nobody."""
         self.owners_since = [claimed.epoch]
         """Epochs of its owners, ourselves included."""
         self.owner = owner
@@ -134,7 +137,9 @@ class GenerationState:
 
     def take_credit(self) -> int:
         """Return the position up to which its engine may generate, where that is more than it was told; else 0."""
-        return self._credit.take(self.seq, limit=self.guard.most_tokens if self.guard is not None else 0)
+        taken = self._credit.take(self.seq, limit=self.guard.most_tokens if self.guard is not None else 0)
+        self.stop_at = self._credit.next_stop
+        return taken
 
     @property
     def is_stopped(self) -> bool:
@@ -143,7 +148,7 @@ class GenerationState:
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether it `is_stopped` or would be held: nearly never, and asked with each token."""
+        """Whether it `is_stopped` or would be held; never before `stop_at`."""
         return self._credit.is_reached(self.seq)
 
     @property
@@ -155,7 +160,8 @@ class GenerationState:
         """Its reader can take as much as up to this position."""
         if self.is_held:  # it may have to wait for a slot, and to be computed anew
             self.deadline = now + self.request.ttft_timeout_seconds
-        self._credit.reader = up_to
+        self._credit.allow(up_to)
+        self.stop_at = self._credit.next_stop
 
     def resumed(self, now: float) -> None:
         """The engine was stopped and may go on."""

@@ -1,18 +1,28 @@
 """How far one stream may generate: what its reader takes, what is held back from it, what its engine was told."""
 
+import math
+
 
 class StreamCredit:
     """Positions of tokens; 0 stands for no limit (DESIGN 3.4: generated - held back - acknowledged <= window)."""
 
-    __slots__ = ("engine", "reader", "told")
+    __slots__ = ("engine", "next_stop", "reader", "told")
 
     def __init__(self, reader: int) -> None:
-        self.reader = reader
+        self.reader = 0
         """Up to which the reader lets it generate."""
         self.told = 0
         """Of the last token whose text, and all before it, is in the log: what follows is held back."""
         self.engine = 0
         """Up to which the engine was told to go."""
+        self.next_stop = math.inf
+        """Position before which neither can have come as far as it may: tokens in the middle look at nothing else."""
+        self.allow(reader)
+
+    def allow(self, reader: int) -> None:
+        """Note that the reader can take as much as up to here."""
+        self.reader = reader
+        self.next_stop = min(self.reader or math.inf, self.engine or math.inf)
 
     @property
     def is_used_up(self) -> bool:
@@ -38,4 +48,5 @@ class StreamCredit:
         if credit <= self.engine:
             return 0
         self.engine = credit
+        self.next_stop = min(self.reader or math.inf, credit)
         return credit

@@ -196,7 +196,7 @@ class Streams:
                 to_abort.append(output.request_id)
             if generation.ended is not None:
                 self._retire(generation)
-            elif generation.is_at_limit:
+            elif generation.seq >= generation.stop_at and generation.is_at_limit:
                 self._moved(generation, now, raised)
             elif generation.deadline < deadlines.next_check:
                 deadlines.moved(generation)
