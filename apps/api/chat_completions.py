@@ -21,7 +21,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, part_of, refusals_counted, series_of
 from apps.streams.limits import QueueNews
 from apps.streams.services import StartedStream, StreamOptions, stream_leave, stream_start
-from apps.streams.services.routing import Route, stream_route
+from apps.streams.services.routing import Route, stream_route, try_kept
 from apps.streams.traces import Trace
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
@@ -80,7 +80,7 @@ async def _answer(
     trace: Trace,
 ) -> None:
     key = series_of(caller, route.deployment.name)
-    with refusals_counted(gateway.latencies, key):
+    with refusals_counted(gateway.latencies, key), try_kept(gateway, route):
         started = await stream_start(
             gateway=gateway,
             caller=caller,

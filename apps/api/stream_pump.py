@@ -21,7 +21,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, part_of, reading_of_resumed, refusals_counted, series_of
 from apps.streams.limits import QueueNews
 from apps.streams.services import CacheWord, StreamOptions, stream_attach, stream_leave, stream_start
-from apps.streams.services.routing import Route, stream_route
+from apps.streams.services.routing import Route, stream_route, try_kept
 from apps.streams.subscription import Subscription
 from apps.streams.traces import Trace
 from apps.streams.transport import send_at_once, transport_of
@@ -167,7 +167,7 @@ class StreamPump:
 
     async def _start(self, frame: Generate, route: Route, trace: Trace) -> tuple[Follower, str, LatencyReading]:
         key = series_of(self._caller, route.deployment.name)
-        with refusals_counted(self._gateway.latencies, key):
+        with refusals_counted(self._gateway.latencies, key), try_kept(self._gateway, route):
             started = await stream_start(
                 gateway=self._gateway,
                 caller=self._caller,

@@ -62,6 +62,12 @@ class Breakers:
         breaker.wanted += 1
         return False
 
+    def give_back(self, deployment: DeploymentConfig) -> None:
+        """Take back what `admits` has counted as tried: the request never came to a worker."""
+        breaker = self._of(deployment.name)
+        if breaker.reading.state is BreakerState.HALF_OPEN:
+            breaker.probes += 1
+
     def is_closed(self, deployment: DeploymentConfig) -> bool:
         """Say whether requests are admitted without reserve; asks for nothing."""
         return deployment.breaker is None or self._of(deployment.name).reading.state is BreakerState.CLOSED

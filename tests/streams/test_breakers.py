@@ -11,12 +11,12 @@ from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, Part, series_of
 from apps.streams.services import StreamOptions, stream_start
-from apps.streams.services.routing import Route, stream_route
+from apps.streams.services.routing import Route, stream_route, try_kept
 from headrace_wire import codec, redis_keys
 from headrace_wire.adapters import AdapterConfig
 from headrace_wire.breakers import BreakerTerms
 from headrace_wire.cache_salt import cache_salt
-from headrace_wire.errors import InvalidRequestError, ModelNotFoundError, ServerOverloadedError
+from headrace_wire.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError, ServerOverloadedError
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.messages import (
     ChatTurn,
@@ -96,6 +96,36 @@ async def test_requests_go_to_the_fallback_while_it_is_open_and_then_try_it(gate
     gateway.breakers.ended("main", ended(state=StreamState.FINISHED))
     await gateway.breakers.look(gateway.config.with_breaker)
     assert route(gateway, caller).deployment.name == "main"
+
+
+async def test_a_try_that_is_refused_is_given_back(gateway: Gateway) -> None:
+    caller = await configure(gateway, main(), SPARE)
+    await fail(gateway, "main")
+    await gateway.redis.hset(redis_keys.breaker_key("main"), "since", 1)
+    async with asyncio.timeout(PATIENCE):
+        while not (tried := route(gateway, caller)).is_try:
+            await gateway.breakers.look(gateway.config.with_breaker)
+    assert tried.deployment.name == "main"
+    assert route(gateway, caller).deployment.name == "spare", "there is one"
+    with pytest.raises(ContextLengthError), try_kept(gateway, tried):
+        raise ContextLengthError("Too long.")
+    with try_kept(gateway, route(gateway, caller)):
+        assert route(gateway, caller).deployment.name == "spare", "it was one, and is used"
+
+
+async def test_what_was_no_try_gives_none_back(gateway: Gateway) -> None:
+    caller = await configure(gateway, main(), SPARE)
+    await fail(gateway, "main")
+    diverted = route(gateway, caller)
+    with pytest.raises(ContextLengthError), try_kept(gateway, diverted):
+        raise ContextLengthError("Too long.")
+    await gateway.redis.hset(redis_keys.breaker_key("main"), "since", 1)
+    async with asyncio.timeout(PATIENCE):
+        while not route(gateway, caller).is_try:
+            await gateway.breakers.look(gateway.config.with_breaker)
+    with pytest.raises(ContextLengthError), try_kept(gateway, diverted):
+        raise ContextLengthError("Too long.")
+    assert route(gateway, caller).deployment.name == "spare"
 
 
 async def test_other_gateways_learn_of_it(gateway: Gateway, redis_url: str) -> None:

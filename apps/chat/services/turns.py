@@ -22,7 +22,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_book import Began
 from apps.streams.latency_reading import refusals_counted, series_of
 from apps.streams.services import CacheControls, StartedStream, StreamOptions, stream_start
-from apps.streams.services.routing import Route, stream_route
+from apps.streams.services.routing import Route, stream_route, try_kept
 from apps.tenants.models import Membership
 from headrace_wire.errors import ContextLengthError, DependencyUnavailableError, HeadraceError, InvalidRequestError
 from headrace_wire.ids import new_stream_id
@@ -196,7 +196,7 @@ async def _answer_begin(
         conversation = await sync_to_async(prompt_build)(answer=answer)
         route = stream_route(gateway=request.gateway, caller=request.caller, model=request.deployment.public_name)
         key = series_of(request.caller, route.deployment.name)
-        with refusals_counted(request.gateway.latencies, key):
+        with refusals_counted(request.gateway.latencies, key), try_kept(request.gateway, route):
             started, left_out = await _start(request, route, conversation, answer.stream_id, cache)
     except HeadraceError as error:
         logger.info("chat_answer_refused", stream_id=answer.stream_id, code=error.code)

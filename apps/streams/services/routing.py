@@ -3,6 +3,9 @@
 Not among the package's names: `latency_reading` needs the package.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from msgspec import Struct
 
 from apps.streams import metrics
@@ -20,6 +23,8 @@ class Route(Struct, frozen=True):
     """Whose limits, prices, tokenizer and guardrails hold, and which the ledger names."""
     stands_in_for: DeploymentConfig | None = None
     """What was asked for, where it is another one."""
+    is_try: bool = False
+    """Its breaker is half open: how the request ends decides what becomes of it."""
 
 
 def stream_route(*, gateway: Gateway, caller: Caller, model: str) -> Route:
@@ -31,16 +36,28 @@ def stream_route(*, gateway: Gateway, caller: Caller, model: str) -> Route:
         ModelNotFoundError: the caller has no such model.
         ServerOverloadedError: its breaker is open, and nothing stands in for it.
     """
+    breakers = gateway.breakers
     asked = gateway.config.deployment(caller, model)
-    if gateway.breakers.admits(asked):
-        return Route(asked)
+    if breakers.admits(asked):
+        return Route(asked, is_try=not breakers.is_closed(asked))
     fallback = gateway.config.fallback_of(caller, asked)
-    if fallback is not None and gateway.breakers.admits(fallback):
+    if fallback is not None and breakers.admits(fallback):
         metrics.REQUESTS_DIVERTED.labels(asked.name, fallback.name).inc()
-        return Route(fallback, stands_in_for=asked)
+        return Route(fallback, stands_in_for=asked, is_try=not breakers.is_closed(fallback))
     metrics.REQUESTS_BROKEN_OFF.labels(asked.name).inc()
     with refusals_counted(gateway.latencies, series_of(caller, asked.name)):
         raise ServerOverloadedError(
             f"`{asked.public_name}` fails its requests or has no worker, and takes none for a while; try again later.",
-            retry_after_seconds=max(1.0, gateway.breakers.retry_after_seconds(asked.name)),
+            retry_after_seconds=max(1.0, breakers.retry_after_seconds(asked.name)),
         )
+
+
+@contextmanager
+def try_kept(gateway: Gateway, route: Route) -> Iterator[None]:
+    """Start the route's stream within this: one that is refused, or given up, has tried nothing."""
+    try:
+        yield
+    except BaseException:
+        if route.is_try:
+            gateway.breakers.give_back(route.deployment)
+        raise
