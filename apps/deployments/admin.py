@@ -78,7 +78,7 @@ class ModelDeploymentAdmin(RestartsWorkers, ShowsBreaker, ServiceAdmin):
         "created_at",
         "updated_at",
     )
-    actions_detail = ("restart_one_after_another",)
+    actions_detail = ("restart_one_after_another", "open_breaker", "close_breaker")
     form = DeploymentForm
 
     class Media:

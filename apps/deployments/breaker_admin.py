@@ -1,14 +1,21 @@
 """What a deployment's admin page has of its circuit breaker."""
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.formats import date_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from unfold.decorators import display
+from redis.exceptions import RedisError
+from unfold.decorators import action, display
 
+from apps.deployments.breaker_services import breaker_move
 from apps.deployments.enums import BreakerState
 from apps.deployments.models import BreakerStanding, ModelDeployment
+from apps.tenants.service_admin import actor_of
 
 _COLOURS = {
     BreakerState.CLOSED.label: "success",
@@ -47,6 +54,46 @@ class ShowsBreaker:
             "reason": standing.get_reason_display(),
             "where": where,
         }
+
+    @action(description=gettext_lazy("Open its circuit breaker"), permissions=["change"])  # type: ignore[untyped-decorator]
+    def open_breaker(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Asks, then has requests go elsewhere until it is closed by hand."""
+        told = gettext_lazy(
+            "New requests go to its fallback, or are refused where it has none, until somebody closes the breaker."
+            " Streams that run or wait stay where they are."
+        )
+        return self._move_breaker(request, object_id, is_open=True, told=told)
+
+    @action(description=gettext_lazy("Close its circuit breaker"), permissions=["change"])  # type: ignore[untyped-decorator]
+    def close_breaker(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Asks, then has requests admitted again."""
+        told = gettext_lazy(
+            "New requests are admitted again, all at once. It opens again by its own rules, and what gateways have"
+            " counted until now counts no more."
+        )
+        return self._move_breaker(request, object_id, is_open=False, told=told)
+
+    def _move_breaker(self, request: HttpRequest, object_id: str, *, is_open: bool, told: object) -> HttpResponse:
+        deployment: ModelDeployment | None = self.get_object(request, object_id)  # type: ignore[attr-defined]
+        if deployment is None:
+            raise Http404
+        if request.method != "POST":
+            context = {
+                **self.admin_site.each_context(request),  # type: ignore[attr-defined]
+                "opts": ModelDeployment._meta,
+                "original": deployment,
+                "title": _("Open the circuit breaker") if is_open else _("Close the circuit breaker"),
+                "told": told,
+            }
+            return TemplateResponse(request, "deployments/admin/ask.html", context)
+        try:
+            standing = breaker_move(deployment=deployment, is_open=is_open, actor=actor_of(request))
+            messages.success(request, _("The circuit breaker: %s.") % standing.get_state_display())
+        except ValidationError as error:
+            messages.warning(request, " ".join(error.messages))
+        except RedisError:
+            messages.error(request, _("The stream store does not answer; try again."))
+        return HttpResponseRedirect(reverse("admin:deployments_modeldeployment_change", args=(object_id,)))
 
 
 def _standing(deployment: ModelDeployment) -> BreakerStanding | None:

@@ -34,6 +34,7 @@ class BreakerReason(models.TextChoices):
 
     ERRORS = breakers.OpenReason.ERRORS, "Workers failed too many answers"
     ABSENT = breakers.OpenReason.ABSENT, "No worker was there"
+    HAND = breakers.OpenReason.HAND, "Opened by hand"
 
 
 class Dtype(models.TextChoices):

@@ -28,6 +28,8 @@ class OpenReason(StrEnum):
     """Workers failed too many streams."""
     ABSENT = "absent"
     """Somebody has asked, and no worker took requests for too long. It closes as soon as one does."""
+    HAND = "hand"
+    """A person wants it so, and it stays until a person closes it."""
 
 
 class BreakerTerms(Struct, frozen=True, kw_only=True):
@@ -93,6 +95,12 @@ def breaker_parse(reply: Reply) -> BreakerReading:
     """Read the answer of `breaker_call`."""
     state, since, reason, probes, retry_ms = (part.decode() for part in reply)
     return BreakerReading(BreakerState(state), int(since), _reason(reason), int(probes), int(retry_ms) / 1000)
+
+
+def breaker_move_call(deployment: str, *, is_open: bool) -> Call:
+    """Return the call that opens or closes a breaker by hand; the answer is read by `breaker_parse`."""
+    state = BreakerState.OPEN if is_open else BreakerState.CLOSED
+    return "breaker_move", [redis_keys.breaker_key(deployment)], [state.value]
 
 
 def breaker_stored(fields: Mapping[bytes, bytes]) -> BreakerReading:

@@ -1,6 +1,10 @@
 """Circuit breakers in the database: who may stand in for whom, what gateways are told, and what is seen of them."""
 
+from pathlib import Path
+
 import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import Permission
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError
@@ -8,9 +12,13 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 from redis import Redis
+from redis.exceptions import RedisError
 
+from apps.accounts.models import User
 from apps.deployments import services
 from apps.deployments.breaker_mirror import breakers_sync
+from apps.deployments.breaker_services import breaker_move
+from apps.deployments.enums import BreakerReason, BreakerState
 from apps.deployments.models import BreakerStanding, ModelDeployment
 from apps.deployments.selectors import deployment_configs
 from apps.tenants.enums import AuditAction
@@ -19,6 +27,7 @@ from headrace_wire import redis_keys
 from headrace_wire.breakers import BreakerTerms
 
 SINCE = 1_800_000_000
+WAYS = ("open", "close")
 
 
 @pytest.fixture
@@ -127,3 +136,73 @@ def test_the_page_says_where_requests_go(
     assert "Half open" in listed
     guard(deployment, fallback=None)
     assert "requests are refused" in admin_client.get(change).content.decode()
+
+
+def moves() -> list[tuple[list[str], str, object]]:
+    """Of what the audit trail has: from and to, why, who."""
+    told = AuditEvent.all_tenants.filter(action=AuditAction.DEPLOYMENT_BREAKER_MOVED).order_by("pk")
+    return [(event.details["state"], event.details["reason"], event.actor_id) for event in told]
+
+
+def test_operators_open_and_close_it_by_hand(
+    live_redis: Redis, admin_client: Client, admin_user: User, deployment: ModelDeployment, spare: ModelDeployment
+) -> None:
+    guard(deployment, fallback=spare)
+    ways = {name: reverse(f"admin:deployments_modeldeployment_{name}_breaker", args=[deployment.pk]) for name in WAYS}
+    asked = admin_client.get(ways["open"])
+    assert "until somebody closes" in asked.content.decode()
+    assert not live_redis.exists(redis_keys.breaker_key("tiny")), "it only asks"
+    opened = admin_client.post(ways["open"], follow=True).content.decode()
+    assert "Opened by hand" in opened
+    assert "requests go to spare" in opened
+    assert live_redis.hget(redis_keys.breaker_key("tiny"), "reason") == b"hand"
+    assert breakers_sync() == 0, "it is written already"
+    assert "It stands like that already." in admin_client.post(ways["open"], follow=True).content.decode()
+    admin_client.post(ways["close"])
+    assert live_redis.hget(redis_keys.breaker_key("tiny"), "state") == b"closed"
+    assert breakers_sync() == 0
+    who = str(admin_user.pk)
+    assert [(state, reason, str(actor)) for state, reason, actor in moves()] == [
+        (["closed", "open"], "hand", who),
+        (["open", "closed"], "hand", who),
+    ]
+
+
+def test_one_that_is_switched_off_is_not_moved(live_redis: Redis, deployment: ModelDeployment) -> None:
+    with pytest.raises(ValidationError, match="switched off"):
+        breaker_move(deployment=deployment, is_open=True, actor=None)
+    assert not live_redis.exists(redis_keys.breaker_key("tiny"))
+    assert moves() == []
+
+
+def test_one_that_failures_opened_is_kept_open_or_closed(live_redis: Redis, deployment: ModelDeployment) -> None:
+    guard(deployment)
+    stand(live_redis, "tiny", "open")
+    breakers_sync()
+    breaker_move(deployment=deployment, is_open=True, actor=None)
+    standing = BreakerStanding.objects.get()
+    assert (standing.state, standing.reason) == (BreakerState.OPEN, BreakerReason.HAND)
+    stand(live_redis, "tiny", "half_open")
+    breakers_sync()
+    assert breaker_move(deployment=deployment, is_open=False, actor=None).state == BreakerState.CLOSED
+
+
+def test_who_only_looks_moves_nothing(live_redis: Redis, client: Client, deployment: ModelDeployment) -> None:
+    guard(deployment)
+    looker = User.objects.create_user("looks@example.org", password=None, is_staff=True)
+    looker.user_permissions.add(Permission.objects.get(codename="view_modeldeployment"))
+    client.force_login(looker)
+    refused = client.post(reverse("admin:deployments_modeldeployment_open_breaker", args=[deployment.pk]))
+    assert refused.status_code == 403
+    assert not live_redis.exists(redis_keys.breaker_key("tiny"))
+
+
+def test_nothing_is_written_where_redis_does_not_answer(
+    live_redis: Redis, deployment: ModelDeployment, settings: LazySettings, tmp_path: Path
+) -> None:
+    guard(deployment)
+    settings.REDIS_URL = f"unix://{tmp_path / 'nobody.sock'}"
+    with pytest.raises(RedisError):
+        breaker_move(deployment=deployment, is_open=True, actor=None)
+    assert moves() == []
+    assert not BreakerStanding.objects.exclude(state=BreakerState.CLOSED).exists()

@@ -18,6 +18,7 @@ from headrace_wire.breakers import (
     OpenReason,
     Seen,
     breaker_call,
+    breaker_move_call,
     breaker_parse,
     breaker_stored,
 )
@@ -46,6 +47,11 @@ class Breaker:
             fields["wanted"],
         )
         (reply,) = await self._functions.call_many([breaker_call("m", told, terms)])
+        return breaker_parse(reply)
+
+    async def by_hand(self, *, is_open: bool) -> BreakerReading:
+        """Move it as a person does."""
+        (reply,) = await self._functions.call_many([breaker_move_call("m", is_open=is_open)])
         return breaker_parse(reply)
 
     async def age(self, field: str, seconds: float) -> None:
@@ -209,3 +215,39 @@ async def test_what_is_stored_reads_the_same(breaker: Breaker) -> None:
     stored = breaker_stored(fields)
     assert (stored.state, stored.since_ms, stored.reason) == (reading.state, reading.since_ms, reading.reason)
     assert 0 < await breaker.redis.pttl(KEY) <= 7 * 86_400_000
+
+
+async def test_what_was_opened_by_hand_stays_until_it_is_closed_by_hand(breaker: Breaker) -> None:
+    opened = await breaker.by_hand(is_open=True)
+    assert (opened.state, opened.reason) == (OPEN, OpenReason.HAND)
+    await breaker.age("since", 1000)
+    seen = await breaker.see(finished=100, wanted=5)
+    assert (seen.state, seen.reason, seen.probes) == (OPEN, OpenReason.HAND, 0)
+    assert await breaker.redis.pexpire(KEY, 5000)
+    await breaker.see()
+    left: Reply = await breaker.redis.pttl(KEY)
+    assert left > 5000, "nobody else writes it meanwhile"
+    assert (await breaker.by_hand(is_open=False)).state is CLOSED
+    assert (await breaker.see()).state is CLOSED
+
+
+async def test_closing_by_hand_forgets_what_had_opened_it(breaker: Breaker) -> None:
+    await breaker.see(failed=4)
+    assert (await breaker.by_hand(is_open=False)).state is CLOSED
+    assert (await breaker.see(failed=3)).state is CLOSED, "three of four"
+    assert (await breaker.see(failed=1)).state is OPEN
+
+
+async def test_closing_by_hand_gives_absent_workers_their_time_anew(breaker: Breaker) -> None:
+    await breaker.see(is_ready=0, is_asked=1)
+    await breaker.age("absent", 11)
+    assert (await breaker.see(is_ready=0)).reason is OpenReason.ABSENT
+    await breaker.by_hand(is_open=False)
+    assert (await breaker.see(is_ready=0, is_asked=1)).state is CLOSED
+    await breaker.age("absent", 11)
+    assert (await breaker.see(is_ready=0)).reason is OpenReason.ABSENT
+
+
+async def test_a_closed_one_is_closed_by_hand_without_a_trace(breaker: Breaker) -> None:
+    assert (await breaker.by_hand(is_open=False)).state is CLOSED
+    assert await breaker.redis.exists(KEY) == 0

@@ -6,6 +6,11 @@
 --       opens it · 7 ends that this takes at least · 8 within so long (ms) · 9 time without a worker that opens it (ms), 0 for
 --       never · 10 how long it is open (ms) · 11 requests that it is tried with
 -- Returns {state, since when (Unix ms), reason, requests that this gateway may try it with, when it may be closed again (ms)}.
+--
+-- breaker_move: open it by hand, or close it. What was opened by hand stays until it is closed by hand.
+-- KEYS  1 breaker
+-- ARGV  1 open or closed
+-- Returns the same.
 do
   local SLOTS = 6
   local MOST_DOUBLINGS = 3
@@ -73,14 +78,20 @@ do
     end
   end
 
+  -- Return the breaker as it is, and a copy to change.
+  local function load(key)
+    local was, b = {}, {}
+    local flat = redis.call('HGETALL', key)
+    for i = 1, #flat, 2 do was[flat[i]], b[flat[i]] = flat[i + 1], flat[i + 1] end
+    return was, b
+  end
+
   define('breaker', function(keys, args)
     local n = {}
     for i = 1, 11 do n[i] = tonumber(args[i]) end
     local finished, failed, is_ready, is_asked, wanted = n[1], n[2], n[3] == 1, n[4] == 1, n[5]
     local share, fewest, window, absence, pause, probes = n[6], n[7], n[8], n[9], n[10], n[11]
-    local now, was, b = now_ms(), {}, {}
-    local flat = redis.call('HGETALL', keys[1])
-    for i = 1, #flat, 2 do was[flat[i]], b[flat[i]] = flat[i + 1], flat[i + 1] end
+    local now, was, b = now_ms(), load(keys[1])
 
     if is_ready then b.absent = nil elseif is_asked and not b.absent then b.absent = int(now) end
     local is_gone = absence > 0 and b.absent ~= nil and now - tonumber(b.absent) >= absence
@@ -95,6 +106,8 @@ do
       elseif bad > 0 and good + bad >= fewest and bad >= share * (good + bad) then
         enter(b, 'open', 'errors', now)
       end
+    elseif state == 'open' and b.reason == 'hand' then
+      redis.call('PEXPIRE', keys[1], int(KEPT_MS))  -- nothing else writes it for as long as it takes
     elseif state == 'open' and b.reason == 'absent' then
       if wanted > 0 then b.asked = int(now) end  -- for whoever starts workers: nobody waits in the queue
       if is_ready then enter(b, 'closed', '', now) end
@@ -118,9 +131,22 @@ do
       granted = grant(b, wanted, probes, pause, now)
     elseif b.state == 'open' then
       retry = pause
-      if b.reason ~= 'absent' then retry = math.max(1000, tonumber(b.since) + open_ms(b, pause) - now) end
+      if b.reason == 'errors' then retry = math.max(1000, tonumber(b.since) + open_ms(b, pause) - now) end
     end
     store(keys[1], was, b)
     return { b.state or 'closed', b.since or '0', b.reason or '', int(granted), int(retry) }
+  end)
+
+  define('breaker_move', function(keys, args)
+    local was, b = load(keys[1])
+    local is_open = args[1] == 'open'
+    if is_open then
+      enter(b, 'open', 'hand', now_ms())
+    elseif (b.state or 'closed') ~= 'closed' then
+      enter(b, 'closed', '', now_ms())
+    end
+    b.again, b.absent = nil, nil
+    store(keys[1], was, b)
+    return { b.state or 'closed', b.since or '0', b.reason or '', '0', '1000' }
   end)
 end
