@@ -55,6 +55,20 @@ PANELS = (
         [("{{outcome}}", f"sum by (outcome) (rate(headrace_streams_ended_total{_OF_DEPLOYMENT}[5m]))")],
     ),
     Panel(
+        "Requests that circuit breakers turn away",
+        "reqps",
+        [
+            (
+                "{{deployment}} to {{fallback}}",
+                f"sum by (deployment, fallback) (rate(headrace_requests_diverted_total{_OF_DEPLOYMENT}[5m]))",
+            ),
+            (
+                "{{deployment}} refused",
+                f"sum by (deployment) (rate(headrace_requests_broken_off_total{_OF_DEPLOYMENT}[5m]))",
+            ),
+        ],
+    ),
+    Panel(
         "KV cache and memory",
         "percentunit",
         [
