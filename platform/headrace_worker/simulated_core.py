@@ -105,6 +105,11 @@ class SimulatedCore:
         self._next_step = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._num_preemptions = 0
+        self._is_sick = False
+
+    def sicken(self) -> None:
+        """Give one request up with each step from now on, as an engine does that has gone wrong and lives."""
+        self._is_sick = True
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request."""
@@ -279,6 +284,8 @@ class SimulatedCore:
             self._die()
             return
         outputs = [self._advance(request) for request in due if request.generated + 1 != self._config.stall_at]
+        if self._is_sick and outputs:
+            outputs[0].finish_reason = FinishReason.ABORT
         for output in outputs:
             if output.finish_reason is not None:
                 del self._decoding[output.request_id]

@@ -1,6 +1,6 @@
 """The simulated engine's stepping in a child process: length-prefixed msgpack over a socket pair.
 
-`python -m headrace_worker.simulated_process FD` is the child.
+`python -m headrace_worker.simulated_process FD PARENT` is the child. SIGUSR1 makes it sick: it gives requests up.
 """
 
 import asyncio
@@ -197,8 +197,13 @@ class _Child:
     async def serve(self, sock: socket.socket) -> None:
         """Serve until the socket is closed."""
         loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, self._sicken)
         self._transport, _ = await loop.create_unix_connection(lambda: _Frames(self._take, self._ended.set), sock=sock)
         await self._ended.wait()
+
+    def _sicken(self) -> None:
+        if self._core is not None:
+            self._core.sicken()
 
     def _take(self, frame: memoryview) -> None:
         if self._core is None:

@@ -1,6 +1,8 @@
 """The undisturbed run: what every other run of the same prompt must give."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from redis.asyncio import Redis
 
@@ -9,9 +11,21 @@ from headrace_wire.messages import Delta, Ended, StreamState
 from headrace_wire.token_log import TokenLog
 from tests.faults.journey import travel
 from tests.faults.readers import Hop, Reader, Transport
-from tests.faults.stack import FaultStack
 
 PATIENCE_SECONDS = 60.0
+
+
+class Served(Protocol):
+    """Where answers come from."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def ports(self) -> Sequence[int]: ...
+    @property
+    def api_key(self) -> str: ...
+    @property
+    def redis_url(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +43,7 @@ class Golden:
         return len(self.token_ids)
 
 
-async def undisturbed(stack: FaultStack, prompt: str, *, max_tokens: int) -> Golden:
+async def undisturbed(stack: Served, prompt: str, *, max_tokens: int) -> Golden:
     """Runs a prompt on a stack in which nothing happens, and checks what its log says of itself."""
     reader = Reader(stack.ports, stack.api_key, stack.model, prompt, max_tokens)
     await travel(reader, iter([Hop(Transport.WEBSOCKET, 0)]), seconds=PATIENCE_SECONDS)
