@@ -152,10 +152,10 @@ def worker_of(stack: LiveStack, name: str) -> Member:
 @pytest.fixture
 def ward() -> Iterator[Ward]:
     engine = {"ttft_ms": 30, "tpot_ms": 40, "process": True}
-    leases = {"HEADRACE_LEASE_SECONDS": "2", "HEADRACE_RENEW_SECONDS": "0.4"}
+    deployments = {MODEL: {"engine_args": engine, "max_num_seqs": 2 * AT_ONCE}}
     with (
         tempfile.TemporaryDirectory(prefix="headrace-healing-") as folder,
-        running_stack(Path(folder), {MODEL: {"engine_args": engine, "max_num_seqs": 2 * AT_ONCE}}, **leases) as stack,
+        running_stack(Path(folder), deployments, HEADRACE_LEASE_SECONDS="2", HEADRACE_RENEW_SECONDS="0.4") as stack,
     ):
         stack.run_django(OFTEN)
         stack.start_celery()
