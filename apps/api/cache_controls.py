@@ -15,6 +15,8 @@ class CacheField(Struct, kw_only=True):
     no_cache: bool = msgspec.field(default=False, name="no-cache")
     no_store: bool = msgspec.field(default=False, name="no-store")
     use_cache: bool = msgspec.field(default=False, name="use-cache")
+    semantic: bool = True
+    """Whether the answer to another question that asks for the same will do."""
     ttl: float | None = None
     """Seconds that the answer may be kept."""
     max_age: float | None = msgspec.field(default=None, name="max-age")
@@ -45,6 +47,7 @@ def cache_controls(field: CacheField | None, header: str | None, user: str | Non
         no_cache=field.no_cache or "no-cache" in words,
         no_store=field.no_store or "no-store" in words,
         use_cache=field.use_cache,
+        semantic=field.semantic,
         max_age_seconds=min(ages, default=None),
         ttl_seconds=field.ttl,
         is_personal=bool(user),

@@ -132,9 +132,13 @@ async def _answer(
 
 
 def _cache_headers(started: StartedStream) -> list[tuple[bytes, bytes]]:
-    word = (b"x-headrace-cache", started.cache.word.value.encode())
-    age = started.cache.age_seconds
-    return [word] if age is None else [word, (b"age", str(age).encode())]
+    cache = started.cache
+    headers = [(b"x-headrace-cache", cache.word.value.encode())]
+    if cache.age_seconds is not None:
+        headers.append((b"age", str(cache.age_seconds).encode()))
+    if cache.similarity is not None:
+        headers.append((b"x-headrace-cache-similarity", f"{cache.similarity:.3f}".encode()))
+    return headers
 
 
 def _guardrail_headers(started: StartedStream) -> list[tuple[bytes, bytes]]:

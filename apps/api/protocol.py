@@ -14,7 +14,7 @@ from apps.api.error_rendering import error_object, logged_error
 from apps.api.requests import ChatMessage, SamplingFields, invalid_field
 from apps.streams.drafts import DraftOff
 from apps.streams.limits import QueueNews
-from apps.streams.services import CacheWord
+from apps.streams.services import CacheOutcome
 from headrace_wire.errors import HeadraceError, InvalidRequestError
 from headrace_wire.messages import Ended, Replacement, Started
 
@@ -105,7 +105,7 @@ class FrameWriter:
     """Frames of one stream; what they share is encoded once."""
 
     def __init__(self, stream_id: str, ref: str | None) -> None:
-        self.cache: CacheWord | None = None
+        self.cache: CacheOutcome | None = None
         """What the response cache had to do with it, where that is known."""
         self.deployment = ""
         """Who serves it: a fallback is not what was asked for."""
@@ -176,7 +176,12 @@ class FrameWriter:
         return self._frame("error", error=error_object(error))
 
     def _cached(self) -> dict[str, object]:
-        return {} if self.cache is None else {"cache": self.cache.value}
+        if self.cache is None:
+            return {}
+        told: dict[str, object] = {"cache": self.cache.word.value}
+        if self.cache.similarity is not None:
+            told["cache_similarity"] = round(self.cache.similarity, 3)
+        return told
 
     def _frame(self, kind: str, **fields: object) -> str:
         return _encode({"type": kind, **self._identity, **fields}).decode()

@@ -20,7 +20,7 @@ from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, part_of, reading_of_resumed, refusals_counted, series_of
 from apps.streams.limits import QueueNews
-from apps.streams.services import CacheWord, StreamOptions, stream_attach, stream_leave, stream_start
+from apps.streams.services import CacheOutcome, CacheWord, StreamOptions, stream_attach, stream_leave, stream_start
 from apps.streams.services.routing import Route, stream_route, try_kept
 from apps.streams.subscription import Subscription
 from apps.streams.traces import Trace
@@ -69,7 +69,7 @@ class StreamPump:
         self._arrived_at = time.perf_counter() if arrived_at is None else arrived_at
         self._transport = transport_of(scope)
         self._subscription: Subscription | None = None
-        self._cache: CacheWord | None = None
+        self._cache: CacheOutcome | None = None
         """Unknown of a stream that is resumed."""
         self._answer: Answer | None = None
 
@@ -186,7 +186,7 @@ class StreamPump:
             )
         reading = LatencyReading(self._gateway.latencies, key, part_of(started), arrived_at=self._arrived_at)
         self.stream_id, self._subscription = started.stream_id, started.subscription
-        self._cache = started.cache.word
+        self._cache = started.cache
         trace.admitted(started.stream_id)
         await self._send(FrameWriter(started.stream_id, frame.ref).place(started.place))
         follower = Follower(
@@ -218,7 +218,7 @@ class StreamPump:
     async def _write(self, writer: FrameWriter, answer: Answer, entries: list[AnyLogEntry]) -> None:
         text, ended = answer.take(entries)
         is_own = self._subscription is not None and self._subscription.is_second
-        writer.cache = CacheWord.MISS if is_own else self._cache
+        writer.cache = CacheOutcome(CacheWord.MISS) if is_own else self._cache
         for entry in entries:
             if isinstance(entry, Started):
                 await self._send(writer.started(entry))

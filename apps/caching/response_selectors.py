@@ -19,6 +19,10 @@ def response_cache_terms_all() -> list[ResponseCacheTerms]:
             count_tokens=policy.count_tokens,
             include_chat=policy.include_chat,
             max_bytes=policy.max_mebibytes * 2**20,
+            semantic=policy.semantic,
+            semantic_threshold=policy.semantic_threshold,
+            semantic_same_words=policy.semantic_same_words,
+            semantic_max_turns=policy.semantic_max_turns,
             generation=policy.generation,
         )
         for policy in ResponseCachePolicy.all_tenants.order_by("pk")

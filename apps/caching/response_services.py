@@ -79,13 +79,7 @@ def answers_forget(*, tenant_id: str, prefix: str = "") -> int:
     Raises:
         redis.exceptions.RedisError: Redis does not answer; they end by themselves.
     """
-    keys = [
-        redis_keys.kept_answer_prefix(tenant_id),
-        redis_keys.kept_answers_used_key(tenant_id),
-        redis_keys.kept_answers_ending_key(tenant_id),
-        redis_keys.kept_answers_sizes_key(tenant_id),
-    ]
-    count, _bytes, _total = call_function("forget", keys, [prefix])
+    count, _bytes, _total = call_function("forget", redis_keys.kept_answers_keys(tenant_id), [prefix])
     return int(count)
 
 

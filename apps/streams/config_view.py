@@ -139,6 +139,11 @@ class ConfigView:
         """Return the prompt caches of the caller's tenant for the deployment."""
         return self._prompt_caches.get((caller.tenant.id, deployment.name), [])
 
+    @property
+    def compares_questions(self) -> bool:
+        """Whether a policy has questions compared with others."""
+        return any(terms.semantic and terms.enabled for terms in self._response_caches.values())
+
     def response_cache(self, caller: Caller, deployment: DeploymentConfig) -> ResponseCacheTerms | None:
         """Return the policy for what the caller asks of the deployment; None where nothing is kept."""
         if not self._response_caches:

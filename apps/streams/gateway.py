@@ -22,6 +22,7 @@ from apps.streams.drafts import DraftBook
 from apps.streams.endings import Endings
 from apps.streams.fleet_view import FleetView
 from apps.streams.latency_book import LatencyBook
+from apps.streams.likenesses import BUDGET_SECONDS, Likenesses
 from apps.streams.limits import QueueNews, StreamLimit
 from apps.streams.presence import Presence
 from apps.streams.rendering import Renderers
@@ -70,6 +71,7 @@ class Gateway:
         limit: StreamLimit | None = None,
         connections: ConnectionLimit | None = None,
         prefer_seconds: float = PREFER_SECONDS,
+        semantic_seconds: float = BUDGET_SECONDS,
         is_traced: bool = False,
     ) -> None:
         self.secret = secret_key.encode()
@@ -79,13 +81,14 @@ class Gateway:
         self.token_log = TokenLog(self.redis, self.functions)
         self.queue = RequestQueue(self.redis, self.functions)
         self.kept_answers = KeptAnswers(self.redis, self.functions)
+        self.likenesses = Likenesses(self.kept_answers, budget_seconds=semantic_seconds)
         self.flights = Flights(self.redis, self.functions)
         self.recorder = ResponseRecorder(
             self.kept_answers, self.token_log, has_tenant=lambda tenant_id: tenant_id in self.config.tenants
         )
         self.renderers = Renderers(self.redis)
         self.fleet = FleetView(self.redis, self.renderers)
-        self.config_reader = ConfigReader(self.redis, on_change=lambda _: self._end_revoked())
+        self.config_reader = ConfigReader(self.redis, on_change=lambda _: self._reconfigured())
         self.limit = limit or StreamLimit()
         self.waiting_room = WaitingRoom(self.queue)
         self.affinity = Affinity(self.queue, self.fleet, self.waiting_room, seconds=prefer_seconds)
@@ -198,6 +201,7 @@ class Gateway:
         await cancel_and_wait(*tasks)
         self._tasks, self._delivery_task = [], None
         await self.latencies.finish()
+        await self.likenesses.close()
         with suppress(RedisError):
             await self.redis.zadd(redis_keys.incarnations_key(), {self.incarnation: 1}, xx=True)
             await self._presence.bury([self.incarnation])
@@ -227,6 +231,11 @@ class Gateway:
         )
         if outcome is CancelOutcome.QUEUED:
             await self.endings.cancelled(stream_id, epoch=epoch)
+
+    def _reconfigured(self) -> None:
+        self._end_revoked()
+        if self.config.compares_questions:
+            self.likenesses.warm()
 
     def _end_revoked(self) -> None:
         """End the reading of callers whose key or tenant has ended, and the streams that they started here."""

@@ -4,8 +4,15 @@ from prometheus_client import Counter
 
 REQUESTS = Counter(
     "headrace_response_cache_requests_total",
-    "Static requests by what they got: hit, shared (another caller's running stream) or miss.",
+    "Static requests by what they got: hit, semantic (the answer to another question), shared (another caller's running"
+    " stream) or miss.",
     ["deployment", "outcome"],
+)
+COMPARISONS = Counter(
+    "headrace_response_cache_comparisons_total",
+    "Questions that were compared with answered ones, by what that came to: found, none, unreadable (longer than the"
+    " encoder reads), or why not: timeout, overload, crash, error, store.",
+    ["outcome"],
 )
 BYPASSED = Counter(
     "headrace_response_cache_bypassed_total",

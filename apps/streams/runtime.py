@@ -41,6 +41,7 @@ async def start_gateway() -> Gateway:
                 limit=StreamLimit(settings.HEADRACE_SOFT_STREAMS, settings.HEADRACE_MAX_STREAMS),
                 connections=ConnectionLimit(settings.HEADRACE_USER_CONNECTIONS),
                 prefer_seconds=settings.HEADRACE_PREFER_MS / 1000,
+                semantic_seconds=settings.HEADRACE_SEMANTIC_MS / 1000,
                 is_traced=settings.HEADRACE_TRACED,
             )
             try:

@@ -70,6 +70,8 @@ class Environment:
     """How to reach Kubernetes; None: as a pod of its own cluster."""
     prefer_ms: int
     """How long a waiting stream is left to the worker that holds its prompt's beginning; 0 leaves none."""
+    semantic_ms: int
+    """By which a static request is delayed at most to find a question that asks for the same."""
     otlp_endpoint: str = field(repr=False)
     """Collector of traces, OTLP over HTTP; empty: requests are not traced."""
     soft_streams: int
@@ -121,6 +123,7 @@ class Environment:
             autoscale_seconds=_seconds(source, "HEADRACE_AUTOSCALE_SECONDS", 15.0),
             kubeconfig=_folder(source, "HEADRACE_KUBECONFIG"),
             prefer_ms=_integer(source, "HEADRACE_PREFER_MS", 40, low=0, high=10_000),
+            semantic_ms=_integer(source, "HEADRACE_SEMANTIC_MS", 100, low=1, high=60_000),
             otlp_endpoint=_url(source, "OTEL_EXPORTER_OTLP_ENDPOINT", _OTLP_SCHEMES, ""),
             soft_streams=_integer(source, "HEADRACE_SOFT_STREAMS", 1024, low=1, high=1_000_000),
             max_streams=_integer(source, "HEADRACE_MAX_STREAMS", 2048, low=1, high=1_000_000),

@@ -16,7 +16,7 @@ DRAFT_REF = "draft"
 """The `ref` of drafts, the only frames that have one: what is said of them is about no stream."""
 
 
-Cache = Literal["hit", "miss", "bypass"]
+Cache = Literal["hit", "semantic", "miss", "bypass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Started:
     queue_ms: float
     cache: Cache | None = None
     """What the response cache had to do with it; None of a resumed stream."""
+    cache_similarity: float | None = None
+    """How alike the question is whose answer this is (`semantic`), 0 to 1."""
     deployment: str = ""
     """Who serves it, where the server says so: a fallback is not what was asked for."""
 
@@ -115,7 +117,8 @@ class End:
     usage: Usage
     timings: Timings
     cache: Cache | None = None
-    """As in `Started`."""
+    cache_similarity: float | None = None
+    """As in `Started`, both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ def _started(fields: Mapping[str, Any]) -> Started:
         int(fields["attempt"]),
         float(fields.get("queue_ms", 0.0)),
         _cache(fields),
+        _similarity(fields),
         str(fields.get("deployment", "")),
     )
 
@@ -200,12 +204,18 @@ def _end(fields: Mapping[str, Any]) -> End:
             None if timings["ttft_ms"] is None else float(timings["ttft_ms"]),
         ),
         _cache(fields),
+        _similarity(fields),
     )
 
 
 def _cache(fields: Mapping[str, Any]) -> Cache | None:
     word = fields.get("cache")
-    return word if word in ("hit", "miss", "bypass") else None
+    return word if word in ("hit", "semantic", "miss", "bypass") else None
+
+
+def _similarity(fields: Mapping[str, Any]) -> float | None:
+    similarity = fields.get("cache_similarity")
+    return None if similarity is None else float(similarity)
 
 
 def _end_state(state: str) -> Literal["finished", "cancelled", "replaced"]:

@@ -37,8 +37,16 @@ class StreamView:
 
     @property
     def cache(self) -> Cache | None:
-        """Whether it was in the response cache: hit, miss or bypass; None while it runs, and of a resumed stream."""
+        """Whether it was in the response cache: hit, miss or bypass, or `semantic` where another question was.
+
+        None while it runs, and of a resumed stream.
+        """
         return self.end.cache if self.end is not None else None
+
+    @property
+    def cache_similarity(self) -> float | None:
+        """How alike the question is whose answer this is, 0 to 1; None where it is no other one's."""
+        return self.end.cache_similarity if self.end is not None else None
 
     @property
     def usage(self) -> Usage | None:

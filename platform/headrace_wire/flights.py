@@ -16,6 +16,10 @@ class KeepOrder(Struct, frozen=True, array_like=True):
     """Name of the entry among its tenant's: `<deployment id>:<digest of the request>`."""
     ttl_seconds: int
     max_bytes: int
+    partition: str = ""
+    """Of the tenant's questions, those that this one may be compared with; empty: with none."""
+    likeness: bytes = b""
+    """The question, in a form that others can be compared with."""
 
 
 class Flight(Struct, frozen=True):

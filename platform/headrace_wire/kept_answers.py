@@ -130,19 +130,20 @@ class KeptAnswers:
         """Keep an answer; those used longest ago go where the tenant's room is full."""
         body = pack_answer(answer)
         head = f"{answer.usage.prompt_tokens}:{answer.usage.completion_tokens}:{answer.finish_reason.value}:"
-        keys = [
-            redis_keys.kept_answer_prefix(tenant_id),
-            redis_keys.kept_answers_used_key(tenant_id),
-            redis_keys.kept_answers_ending_key(tenant_id),
-            redis_keys.kept_answers_sizes_key(tenant_id),
-        ]
         if len(body) > MOST_BYTES:
             return Kept(0, 0, is_stored=False)
         args: list[bytes | str | int] = [
             *(order.member, head.encode() + body, min(order.ttl_seconds, KEPT_SECONDS) * 1000, order.max_bytes),
+            *(order.partition, order.likeness),
         ]
+        keys = redis_keys.kept_answers_keys(tenant_id)
         stored, total, evicted = await self._functions.call("keep", keys, args)
         return Kept(int(total), int(evicted), bool(stored))
+
+    async def alike(self, tenant_id: str, partition: str) -> dict[str, bytes]:
+        """Return the questions of a partition of the tenant's, by the names of their answers."""
+        rows: Reply = await self._redis.hgetall(redis_keys.kept_alike_prefix(tenant_id) + partition)
+        return {name.decode(): likeness for name, likeness in rows.items()}
 
     async def enter(self, stream_id: str, *, tenant_id: str, deployment: str, log_ttl_seconds: int) -> None:
         """Make the record of a stream that ended as it began: its log is there, for who may come for it again."""
@@ -158,8 +159,10 @@ class KeptAnswers:
         return reply[1].decode() if reply else None
 
     async def land(self, stream_id: str, tenant_id: str, order: KeepOrder) -> None:
-        """Give a finished stream to no new caller any more."""
-        await self._functions.call("land", [redis_keys.flight_key(tenant_id, order.member)], [stream_id])
+        """Give a finished stream to no new caller any more; its record needs the question no longer."""
+        keys = [redis_keys.flight_key(tenant_id, order.member), redis_keys.stream_key(stream_id)]
+        rest = codec.encode(msgspec.structs.replace(order, partition="", likeness=b"")) if order.likeness else b""
+        await self._functions.call("land", keys, [stream_id, rest])
 
     async def order_of(self, stream_id: str) -> tuple[str, str, KeepOrder] | None:
         """Return tenant, deployment and order of a stream; None where its answer is not to be kept."""

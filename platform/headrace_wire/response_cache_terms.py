@@ -6,6 +6,7 @@ from msgspec import Struct
 
 DEFAULT_TTL_SECONDS = 30 * 60
 DEFAULT_MAX_BYTES = 64 * 2**20
+DEFAULT_SEMANTIC_THRESHOLD = 0.95
 
 
 class StaticRule(StrEnum):
@@ -31,6 +32,14 @@ class ResponseCacheTerms(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether its tokens count in quotas and are charged, those of the prompt as cached ones."""
     include_chat: bool = False
     """Whether answers in the web chat are kept and given again, whatever their temperature."""
+    semantic: bool = False
+    """Whether a question is also given the answer to another one that asks for the same."""
+    semantic_threshold: float = DEFAULT_SEMANTIC_THRESHOLD
+    """Similarity from which on two questions may ask for the same."""
+    semantic_same_words: bool = True
+    """Whether they must do so with the same words, but for those that say little."""
+    semantic_max_turns: int = 1
+    """Messages of the user in a conversation that such an answer is given in, at most."""
     max_bytes: int = DEFAULT_MAX_BYTES
     """Of all that is kept for the tenant."""
     generation: int = 0

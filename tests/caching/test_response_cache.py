@@ -23,7 +23,15 @@ from headrace_wire.response_cache_terms import ResponseCacheTerms, StaticRule
 
 LIST = reverse("admin:caching_responsecachepolicy_changelist")
 ADD = reverse("admin:caching_responsecachepolicy_add")
-FORM = {"enabled": "on", "ttl_minutes": "30", "static_rule": "temperature_zero", "max_mebibytes": "64"}
+FORM = {
+    "enabled": "on",
+    "ttl_minutes": "30",
+    "static_rule": "temperature_zero",
+    "max_mebibytes": "64",
+    "semantic_threshold": "0.95",
+    "semantic_same_words": "on",
+    "semantic_max_turns": "1",
+}
 
 
 def policy_of(tenant: Tenant, **values: Any) -> ResponseCachePolicy:
@@ -32,14 +40,7 @@ def policy_of(tenant: Tenant, **values: Any) -> ResponseCachePolicy:
 
 def put(tenant: Tenant, name: str) -> None:
     """Keep an answer, as a gateway does."""
-    owner = tenant.id.hex
-    keys = [
-        redis_keys.kept_answer_prefix(owner),
-        redis_keys.kept_answers_used_key(owner),
-        redis_keys.kept_answers_ending_key(owner),
-        redis_keys.kept_answers_sizes_key(owner),
-    ]
-    call_function("keep", keys, [name, "1:2:stop:body", 60_000, 2**20])
+    call_function("keep", redis_keys.kept_answers_keys(tenant.id.hex), [name, "1:2:stop:body", 60_000, 2**20])
 
 
 def names(live_redis: Redis, tenant: Tenant) -> set[str]:
@@ -56,6 +57,10 @@ def test_snapshot_section(tenant: Tenant, deployment: ModelDeployment) -> None:
         count_requests=False,
         count_tokens=True,
         max_mebibytes=2,
+        semantic=True,
+        semantic_threshold=0.98,
+        semantic_same_words=False,
+        semantic_max_turns=3,
     )
     terms = ResponseCacheTerms(
         tenant_id=tenant.id.hex,
@@ -65,6 +70,10 @@ def test_snapshot_section(tenant: Tenant, deployment: ModelDeployment) -> None:
         count_requests=False,
         count_tokens=True,
         max_bytes=2 * 2**20,
+        semantic=True,
+        semantic_threshold=0.98,
+        semantic_same_words=False,
+        semantic_max_turns=3,
     )
     assert response_cache_terms_all() == [terms]
     assert snapshot_build(version=1).response_caches == [terms]
@@ -72,7 +81,12 @@ def test_snapshot_section(tenant: Tenant, deployment: ModelDeployment) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"ttl_minutes": 14}, {"ttl_minutes": 61}, {"max_mebibytes": 0}, {"max_mebibytes": 5000}, {"static_rule": "all"}],
+    [
+        *({"ttl_minutes": 14}, {"ttl_minutes": 61}, {"max_mebibytes": 0}, {"max_mebibytes": 5000}),
+        *({"static_rule": "all"}, {"semantic_threshold": 0.89}, {"semantic_threshold": 1.01}),
+        *({"semantic_max_turns": 0}, {"semantic_max_turns": 11}),
+        {"semantic": True, "semantic_same_words": False, "semantic_threshold": 0.96},
+    ],
 )
 def test_what_a_policy_may_not_say(tenant: Tenant, values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

@@ -28,13 +28,8 @@ def furnish(redis: Redis, tenant: Tenant, deployment: ModelDeployment) -> Prompt
     """Give a tenant an answer, a pinned prompt cache that is warm and was used, and a draft that is being computed."""
     owner = tenant.pk.hex
     response_cache_create(policy=ResponseCachePolicy(tenant=tenant))
-    kept = [
-        redis_keys.kept_answer_prefix(owner),
-        redis_keys.kept_answers_used_key(owner),
-        redis_keys.kept_answers_ending_key(owner),
-        redis_keys.kept_answers_sizes_key(owner),
-    ]
-    call_function("keep", kept, ["a:digest", "1:2:stop:body", 60_000, 2**20])
+    kept = redis_keys.kept_answers_keys(owner)
+    call_function("keep", kept, ["a:digest", "1:2:stop:body", 60_000, 2**20, "partition", "question"])
     drafts = [redis_keys.draft_bucket_key(owner), redis_keys.drafts_key(owner)]
     drafts += [redis_keys.open_drafts_key(owner), redis_keys.open_drafts_ending_key(owner)]
     prefill_id = f"draft-{tenant.slug}"

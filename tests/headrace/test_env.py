@@ -55,6 +55,7 @@ def test_values_are_read_typed(tmp_path: Path) -> None:
         ("HEADRACE_LOG_LEVEL", "LOUD"),
         ("HEADRACE_GATEWAY_COUNT", "-1"),
         ("HEADRACE_PREFER_MS", "-1"),
+        ("HEADRACE_SEMANTIC_MS", "0"),
         ("HEADRACE_LEASE_SECONDS", "soon"),
         ("HEADRACE_LEASE_SECONDS", "0"),
         ("HEADRACE_LEASE_SECONDS", "nan"),

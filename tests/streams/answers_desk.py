@@ -1,6 +1,7 @@
 """A gateway, its configuration, its callers and a worker that the test plays, for tests of kept answers."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from apps.streams.services import (
 from headrace_wire import redis_keys
 from headrace_wire.api_key import ApiKeyToken
 from headrace_wire.functions import Reply
+from headrace_wire.guard_policy import GuardAttachment, GuardPolicy, encode_policy, policy_digest
 from headrace_wire.messages import (
     ChatTurn,
     Delta,
@@ -79,6 +81,7 @@ class Desk:
         stream_id: str | None = None,
         gateway: Gateway | None = None,
         key: ApiKeyToken | None = None,
+        before: Sequence[ChatTurn] = (),
     ) -> StartedStream:
         gateway = gateway or self.gateway
         who = caller(gateway, of=of, key=key)
@@ -86,7 +89,7 @@ class Desk:
             gateway=gateway,
             caller=who,
             deployment=gateway.config.deployment(who, deployment),
-            conversation=[ChatTurn("user", text)],
+            conversation=[*before, ChatTurn("user", text)],
             sampling=sampling,
             options=StreamOptions(stream_id=stream_id, cache=controls, can_return=can_return, idempotency=idempotency),
         )
@@ -193,7 +196,7 @@ class Desk:
     async def asked(self, *arguments: Any, **options: Any) -> CacheWord:
         """Return what the cache has to do with a request, which is then taken back."""
         started = await self.ask(*arguments, **options)
-        if started.cache.word is CacheWord.HIT:
+        if started.cache.word in (CacheWord.HIT, CacheWord.SEMANTIC):
             assert await self.read(started) == TEXT
         else:
             for claimed in await self.claim():
@@ -231,3 +234,14 @@ async def age(desk: Desk, seconds: float) -> None:
         entry: Any = await desk.gateway.redis.get(key)
         created, _, rest = entry.partition(b":")
         await desk.gateway.redis.set(key, b"%d:%s" % (int(created) - int(seconds * 1000), rest), keepttl=True)
+
+
+async def attached(gateway: Gateway, *policies: GuardPolicy) -> list[GuardAttachment]:
+    """Publish guardrails as the database's side does; return what a configuration says of them."""
+    attachments = []
+    for policy in policies:
+        body = encode_policy(policy)
+        digest = policy_digest(body)
+        await gateway.redis.set(redis_keys.guard_policy_key(digest), body)
+        attachments.append(GuardAttachment(digest=digest, name=policy.name))
+    return attachments

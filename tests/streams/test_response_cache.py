@@ -15,12 +15,9 @@ from apps.streams.services import (
 from headrace_wire import redis_keys
 from headrace_wire.guard_policy import (
     FailureMode,
-    GuardAttachment,
     GuardPolicy,
     LanguageRule,
     LiteralRule,
-    encode_policy,
-    policy_digest,
 )
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import (
@@ -38,7 +35,7 @@ from headrace_wire.token_log import Append
 from headrace_wire.usage_events import AnswerSource
 from tests.support.snapshots import TENANT_A, TENANT_B, simulated
 
-from .answers_desk import GREEDY, TEXT, Desk, age, caller
+from .answers_desk import GREEDY, TEXT, Desk, age, attached, caller
 
 # ---- hits
 
@@ -165,16 +162,6 @@ async def test_another_chat_template_misses(desk: Desk, monkeypatch: pytest.Monk
     await desk.computed()
     monkeypatch.setitem(desk.gateway.fleet._fingerprints, "sim", "another")
     assert await desk.asked() is CacheWord.MISS
-
-
-async def attached(gateway: Gateway, *policies: GuardPolicy) -> list[GuardAttachment]:
-    attachments = []
-    for policy in policies:
-        body = encode_policy(policy)
-        digest = policy_digest(body)
-        await gateway.redis.set(redis_keys.guard_policy_key(digest), body)
-        attachments.append(GuardAttachment(digest=digest, name=policy.name))
-    return attachments
 
 
 async def test_a_guardrail_that_came_changed_or_went_misses(desk: Desk) -> None:

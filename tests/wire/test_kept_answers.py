@@ -15,6 +15,8 @@ from headrace_wire.messages import FinishReason, Timings, Usage
 from .conftest import Wire
 
 ROOM = 4000
+MOST_ALIKE = 256
+"""`lua/_kept.lua`."""
 LONG_KEPT = 3600
 
 
@@ -35,8 +37,24 @@ class Cupboard:
         self.tenant = tenant
         self.answers = KeptAnswers(wire.redis, wire.functions)
 
-    async def keep(self, name: str, text: str, *, room: int = ROOM, ttl: int = LONG_KEPT) -> Kept:
-        return await self.answers.keep(KeepOrder(name, ttl, room), self.tenant, answer(text))
+    async def keep(
+        self,
+        name: str,
+        text: str,
+        *,
+        room: int = ROOM,
+        ttl: int = LONG_KEPT,
+        partition: str = "",
+        likeness: bytes = b"",
+    ) -> Kept:
+        order = KeepOrder(name, ttl, room, partition, likeness)
+        return await self.answers.keep(order, self.tenant, answer(text))
+
+    async def alike(self, partition: str) -> set[str]:
+        return set(await self.answers.alike(self.tenant, partition))
+
+    async def partitions(self) -> Reply:
+        return await self.wire.redis.hgetall(redis_keys.kept_partitions_key(self.tenant))
 
     async def recall(self, name: str) -> str | None:
         recalled = await self.answers.recall(
@@ -141,13 +159,57 @@ async def test_what_cannot_be_read_is_not_given(cupboard: Cupboard) -> None:
     assert await cupboard.recall("d:one") is None
 
 
+# ---- questions, which others are compared with
+
+QUESTION = b"q" * 800
+
+
+async def test_a_question_goes_with_its_answer(cupboard: Cupboard) -> None:
+    kept = await cupboard.keep("d:one", "an answer", partition="p", likeness=QUESTION)
+    assert kept.bytes > len(QUESTION), "it takes room"
+    assert await cupboard.answers.alike("t", "p") == {"d:one": QUESTION}
+    assert await cupboard.answers.alike("u", "p") == {}, "another tenant's are none of its own"
+    await cupboard.keep("d:one", "an answer", partition="other", likeness=QUESTION)
+    assert await cupboard.alike("p") == set(), "the same answer anew is in one partition"
+    assert await cupboard.alike("other") == {"d:one"}
+    await cupboard.keep("d:one", "an answer")
+    assert await cupboard.alike("other") == set()
+    assert await cupboard.partitions() == {}
+
+
+async def test_questions_go_where_room_is_needed_or_their_time_is_over_or_all_is_forgotten(cupboard: Cupboard) -> None:
+    for name in ("d:one", "d:two"):
+        await cupboard.keep(name, "an answer", partition="p", likeness=QUESTION)
+    await cupboard.wire.redis.zadd(redis_keys.kept_answers_used_key("t"), {"d:one": 1})
+    await cupboard.keep("d:three", "an answer", partition="p", likeness=QUESTION)
+    assert await cupboard.alike("p") == {"d:two", "d:three"}
+    await cupboard.wire.redis.zadd(redis_keys.kept_answers_ending_key("t"), {"d:two": 1})
+    await cupboard.keep("dd:four", "an answer", partition="p", likeness=QUESTION)
+    assert await cupboard.alike("p") == {"d:three", "dd:four"}
+    await forget(cupboard, "d:")
+    assert await cupboard.alike("p") == {"dd:four"}
+    _, _, left = await forget(cupboard, "")
+    assert (left, await cupboard.alike("p"), await cupboard.partitions()) == (0, set(), {})
+
+
+async def test_a_full_partition_forgets_the_question_that_was_used_longest_ago_and_keeps_its_answer(
+    cupboard: Cupboard,
+) -> None:
+    for number in range(MOST_ALIKE):
+        await cupboard.keep(f"d:{number}", "an answer", room=2**30, partition="p", likeness=QUESTION)
+    await cupboard.wire.redis.zadd(redis_keys.kept_answers_used_key("t"), {"d:7": 1})
+    full = await cupboard.total()
+    kept = await cupboard.keep("d:more", "an answer", room=2**30, partition="p", likeness=QUESTION)
+    assert len(await cupboard.alike("p")) == MOST_ALIKE
+    assert "d:7" not in await cupboard.alike("p")
+    assert await cupboard.recall("d:7") == "an answer"
+    assert kept.bytes == await cupboard.total() > full
+    _, _, left = await forget(cupboard, "")
+    assert left == 0, "all that was counted is given back"
+
+
 async def forget(cupboard: Cupboard, prefix: str) -> list[int]:
     tenant = cupboard.tenant
-    keys = [
-        redis_keys.kept_answer_prefix(tenant),
-        redis_keys.kept_answers_used_key(tenant),
-        redis_keys.kept_answers_ending_key(tenant),
-        redis_keys.kept_answers_sizes_key(tenant),
-    ]
+    keys = redis_keys.kept_answers_keys(tenant)
     reply: Reply = await cupboard.wire.functions.call("forget", keys, [prefix])
     return [int(number) for number in reply]

@@ -24,7 +24,16 @@ class ResponseCachePolicyAdmin(ServiceAdmin):
     """Whose static answers are kept."""
 
     list_display = (
-        *("tenant", "for_deployment", "enabled", "ttl_minutes", "static_rule", "include_chat", "max_mebibytes"),
+        *(
+            "tenant",
+            "for_deployment",
+            "enabled",
+            "ttl_minutes",
+            "static_rule",
+            "include_chat",
+            "semantic",
+            "max_mebibytes",
+        ),
         "updated_at",
     )
     list_filter = [("tenant", RelatedDropdownFilter), ("deployment", RelatedDropdownFilter), "enabled"]
@@ -43,6 +52,16 @@ class ResponseCachePolicyAdmin(ServiceAdmin):
                 "description": _(
                     "Kept are whole answers to requests that are the same in everything: messages, parameters, the"
                     " deployment's model and options, the guardrails that apply. Nobody but the tenant is given them."
+                ),
+            },
+        ),
+        (
+            _("Semantic cache"),
+            {
+                "fields": ["semantic", "semantic_threshold", "semantic_same_words", "semantic_max_turns"],
+                "description": _(
+                    "Such an answer says so: x-headrace-cache: semantic, and how alike the questions are. Numbers,"
+                    " signs, abbreviations and words with accents must always be the same."
                 ),
             },
         ),

@@ -15,9 +15,11 @@ from redis.exceptions import RedisError
 from apps.streams import response_metrics as metrics
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
+from apps.streams.likenesses import Alike
 from apps.streams.personal_data_check import has_personal_data
 from apps.streams.refusals import refusal_error
 from apps.streams.services.guarding import GuardedInput
+from apps.streams.services.similar_questions import question_of
 from apps.streams.services.static_requests import (
     Bypass,
     CacheControls,
@@ -53,6 +55,8 @@ class CacheWord(StrEnum):
     """What the header says."""
 
     HIT = "hit"
+    SEMANTIC = "semantic"
+    """The kept answer to another question, which asks for the same."""
     MISS = "miss"
     BYPASS = "bypass"
 
@@ -76,6 +80,8 @@ class CacheOutcome(Struct, frozen=True):
     word: CacheWord = CacheWord.BYPASS
     age_seconds: int | None = None
     """Of the answer, where it was kept or is shared."""
+    similarity: float | None = None
+    """0 to 1, of the question that was answered; where that was another one."""
 
 
 class Consulted(Struct, frozen=True):
@@ -132,24 +138,24 @@ async def consult(
         return _bypass(reason)
     ttl = min(policy.ttl_seconds, caller.tenant.retention_seconds)
     member = f"{deployment.id}:{answer_digest(gateway, caller, deployment, policy, guarded, sampling)}"
-    if not asked.controls.no_cache:
-        most_age = ttl if asked.controls.max_age_seconds is None else min(ttl, asked.controls.max_age_seconds)
-        try:
-            recalled = await _recall(gateway, caller, deployment, policy, member, asked.stream_id, most_age)
-        except RedisConnectionError as error:
-            # It may be booked under this id, and what is computed under it would be taken for the same.
-            raise DependencyUnavailableError(
-                "The stream store does not answer; try again.", retry_after_seconds=1.0
-            ) from error
-        except RedisError as error:
-            log.warning("response_cache_unavailable", error=str(error))
-            return _bypass(Bypass.STORE_UNAVAILABLE)
-        if recalled is not None:
-            return await _given(gateway, caller, deployment, asked.stream_id, recalled, can_return=asked.can_return)
+    look = partial(_look, gateway, caller, deployment, policy, asked, ttl)
+    if not asked.controls.no_cache and (given := await look(member)) is not None:
+        return given
     if await has_personal_data([turn.content for turn in guarded.conversation]):
         return _bypass(Bypass.PERSONAL_DATA)
+    question = question_of(
+        gateway, caller, deployment, policy, guarded, sampling, asked.controls, is_named=asked.is_named
+    )
+    alike = Alike()
+    if question is not None:
+        compares = not asked.controls.no_cache
+        alike = await gateway.likenesses.find(caller.tenant.id, question, policy, compares=compares)
+        for name, similarity in alike.nearest:
+            if (given := await look(name, similarity=similarity)) is not None:
+                return given
     keep_for = ttl if asked.controls.ttl_seconds is None else min(ttl, asked.controls.ttl_seconds)
-    order = KeepOrder(member, int(keep_for), policy.max_bytes)
+    partition = question.partition if question is not None and alike.packed else ""
+    order = KeepOrder(member, int(keep_for), policy.max_bytes, partition, alike.packed)
     return Consulted(
         CacheOutcome(CacheWord.MISS), policy=policy, order=order, controls=asked.controls, is_named=asked.is_named
     )
@@ -158,6 +164,35 @@ async def consult(
 def _bypass(reason: Bypass) -> Consulted:
     metrics.BYPASSED.labels(reason.value).inc()
     return _BYPASS
+
+
+async def _look(
+    gateway: Gateway,
+    caller: Caller,
+    deployment: DeploymentConfig,
+    policy: ResponseCacheTerms,
+    asked: Asked,
+    ttl_seconds: float,
+    member: str,
+    *,
+    similarity: float | None = None,
+) -> Consulted | None:
+    """Give the answer of this name, or say that Redis cannot; None where there is none, or it is too old."""
+    max_age = asked.controls.max_age_seconds
+    most_age = ttl_seconds if max_age is None else min(ttl_seconds, max_age)
+    try:
+        recalled = await _recall(gateway, caller, deployment, policy, member, asked.stream_id, most_age)
+    except RedisConnectionError as error:
+        # It may be booked under this id, and what is computed under it would be taken for the same.
+        raise DependencyUnavailableError(
+            "The stream store does not answer; try again.", retry_after_seconds=1.0
+        ) from error
+    except RedisError as error:
+        log.warning("response_cache_unavailable", error=str(error))
+        return _bypass(Bypass.STORE_UNAVAILABLE)
+    if recalled is None:
+        return None
+    return await _given(gateway, caller, deployment, asked, recalled, similarity)
 
 
 async def _recall(
@@ -213,22 +248,22 @@ async def _given(
     gateway: Gateway,
     caller: Caller,
     deployment: DeploymentConfig,
-    stream_id: str,
+    asked: Asked,
     recalled: Recalled,
-    *,
-    can_return: bool,
+    similarity: float | None,
 ) -> Consulted:
     """Return a kept answer as the stream that it once was; one who may come back for it gets a log of his own."""
-    epoch = int(time.time() * 1000)
+    stream_id, epoch = asked.stream_id, int(time.time() * 1000)
     entries = kept_entries(stream_id, epoch, recalled.answer)
-    if can_return:
+    if asked.can_return:
         await _log_for_return(gateway, caller, deployment, stream_id, entries)
     subscription = Subscription.of_all(gateway.token_log, stream_id, entries, caller=caller)
     answer, name = recalled.answer, deployment.name
-    metrics.REQUESTS.labels(name, CacheWord.HIT.value).inc()
+    word = CacheWord.HIT if similarity is None else CacheWord.SEMANTIC
+    metrics.REQUESTS.labels(name, word.value).inc()
     metrics.SAVED_TOKENS.labels(name).inc(answer.usage.completion_tokens)
     metrics.SAVED_SECONDS.labels(name).inc(answer.timings.prefill_time + answer.timings.decode_time)
-    return Consulted(CacheOutcome(CacheWord.HIT, int(recalled.age_seconds)), subscription, recalled.rates)
+    return Consulted(CacheOutcome(word, int(recalled.age_seconds), similarity), subscription, recalled.rates)
 
 
 def admission_note(deployment: DeploymentConfig, *, is_shared: bool) -> CacheOutcome:

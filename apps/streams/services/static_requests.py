@@ -31,6 +31,8 @@ class CacheControls(Struct, frozen=True):
     """It takes no answer that is older."""
     ttl_seconds: float | None = None
     """Its answer is to be kept no longer."""
+    semantic: bool = True
+    """It may be given the answer to another question that asks for the same."""
     is_personal: bool = False
     """It names its end user: its answer is nobody else's."""
 
@@ -82,21 +84,26 @@ def answer_digest(
     sampling: SamplingParams,
 ) -> str:
     """Return the name of the answer: everything that another answer could come from, under the server's secret."""
-    if sampling.temperature == 0:  # greedy: what would shape a draw has no say
-        sampling = msgspec.structs.replace(sampling, seed=0, top_p=1.0, top_k=0, min_p=0.0)
     parts = (
         "response-cache 1",
         caller.tenant.id,
         policy.generation,
-        _revision(gateway, deployment),
+        deployment_revision(gateway, deployment),
         guarded.terms.policies,
         [(turn.role, turn.content) for turn in guarded.conversation],
-        sampling,
+        what_shapes(sampling),
     )
     return hmac.digest(gateway.secret, _encoder.encode(parts), "sha256").hex()[:40]
 
 
-def _revision(gateway: Gateway, deployment: DeploymentConfig) -> tuple[object, ...]:
+def what_shapes(sampling: SamplingParams) -> SamplingParams:
+    """Return the parameters, without those that have no say: where all is greedy, nothing shapes a draw."""
+    if sampling.temperature != 0:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=0, top_p=1.0, top_k=0, min_p=0.0)
+
+
+def deployment_revision(gateway: Gateway, deployment: DeploymentConfig) -> tuple[object, ...]:
     """Return what of a deployment changes its answers, the chat template of its workers (by fingerprint) included."""
     return (
         *(deployment.id, deployment.model, deployment.engine, deployment.engine_args, deployment.dtype),

@@ -1,12 +1,14 @@
 """All judges of one process, each loaded when its first rule comes."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from headrace_guard.judges.abuse import AbuseJudge
-from headrace_guard.judges.frames import Answer, Job, Judged, LocalRule, Trouble
+from headrace_guard.judges.frames import Answer, AnyJob, Comparison, Job, Judged, Likeness, LocalRule, Prepare, Trouble
 from headrace_guard.judges.language import LanguageJudge
+from headrace_guard.judges.likeness import LikenessJudge
+from headrace_guard.judges.sentence_encoder import SentenceEncoder
 from headrace_guard.judges.topics import TopicJudge
 from headrace_guard.judges.verdicts import Verdict
 from headrace_wire.guard_policy import AbuseRule, LanguageRule, TopicRule
@@ -44,30 +46,41 @@ class Bench:
     """Judges jobs of all kinds. A judge that cannot be loaded, or fails, answers so; it takes no other down."""
 
     def __init__(self) -> None:
-        self._topics = _Loaded(TopicJudge)
+        encoder = _Loaded(SentenceEncoder)
+        self._topics = _Loaded(lambda: TopicJudge(encoder()))
+        self._likeness = _Loaded(lambda: LikenessJudge(encoder()))
         self._abuse = _Loaded(AbuseJudge)
         self._language = _Loaded(LanguageJudge)
 
-    def prepare(self, rules: Iterable[LocalRule]) -> list[Answer]:
-        """Load what the rules need; return what went wrong."""
+    def prepare(self, request: Prepare) -> list[Answer]:
+        """Load what is needed; return what went wrong."""
         troubles: list[Answer] = []
-        for rule in rules:
+        for rule in request.rules:
             try:
                 self._load(rule)
             except Exception as error:  # noqa: BLE001  # told to the owner
                 troubles.append(_trouble(rule, error))
+        if request.compares:
+            try:
+                self._likeness()
+            except Exception as error:  # noqa: BLE001  # told to the owner
+                troubles.append(_trouble(None, error))
         return troubles
 
-    def judge(self, jobs: Sequence[Job]) -> list[Answer]:
+    def judge(self, jobs: Sequence[AnyJob]) -> list[Answer]:
         """Return one answer for each job, in order."""
         answers: list[Answer | None] = [None] * len(jobs)
-        topics = [index for index, job in enumerate(jobs) if isinstance(job.rule, TopicRule)]
-        self._judge_topics(jobs, topics, answers)
+        topics = [
+            (index, (job.rule, job.text))
+            for index, job in enumerate(jobs)
+            if isinstance(job, Job) and isinstance(job.rule, TopicRule)
+        ]
+        self._judge_topics(topics, answers)
         return [answer or self._judge_alone(job) for answer, job in zip(answers, jobs, strict=True)]
 
-    def _judge_topics(self, jobs: Sequence[Job], topics: list[int], answers: list[Answer | None]) -> None:
+    def _judge_topics(self, topics: list[tuple[int, tuple[TopicRule, str]]], answers: list[Answer | None]) -> None:
         """Judge the topics of all jobs at once; where that fails, each is judged by itself."""
-        asked = [(job.rule, job.text) for job in (jobs[index] for index in topics) if isinstance(job.rule, TopicRule)]
+        asked = [question for _, question in topics]
         if len(asked) < 2:
             return
         try:
@@ -75,14 +88,22 @@ class Bench:
         except Exception:
             log.exception("topics could not be judged together")
             return
-        for index, verdict in zip(topics, verdicts, strict=True):
+        for (index, _), verdict in zip(topics, verdicts, strict=True):
             answers[index] = _judged(verdict)
 
-    def _judge_alone(self, job: Job) -> Answer:
+    def _judge_alone(self, job: AnyJob) -> Answer:
         try:
+            if isinstance(job, Comparison):
+                return self._compare(job)
             return _judged(self._verdict(job.rule, job.text))
         except Exception as error:  # noqa: BLE001  # told to the owner
-            return _trouble(job.rule, error)
+            return _trouble(job.rule if isinstance(job, Job) else None, error)
+
+    def _compare(self, job: Comparison) -> Likeness:
+        judge = self._likeness()
+        packed = judge.pack(job.text)
+        nearest = judge.nearest(packed, job.known, least=job.least, same_words=job.same_words, most=job.most)
+        return Likeness(packed, tuple(nearest))
 
     def _verdict(self, rule: LocalRule, text: str) -> Verdict:
         match rule:
@@ -107,8 +128,8 @@ def _judged(verdict: Verdict) -> Judged:
     return Judged(verdict.found, verdict.score, verdict.finding)
 
 
-def _trouble(rule: LocalRule, error: Exception) -> Trouble:
+def _trouble(rule: LocalRule | None, error: Exception) -> Trouble:
     if isinstance(error, CannotJudgeError):  # logged when it happened
         return Trouble(str(error))
-    log.error("cannot judge by a rule of kind %s", rule.__struct_config__.tag, exc_info=error)
+    log.error("cannot judge by a rule of kind %s", rule.__struct_config__.tag if rule else "likeness", exc_info=error)
     return Trouble(f"{type(error).__name__}: {error}")

@@ -30,7 +30,7 @@ def main() -> None:
     answers.flush()
     while (body := read_frame(requests)) is not None:
         request = decode_request(body)
-        reply = bench.prepare(request.rules) if isinstance(request, Prepare) else bench.judge(request.jobs)
+        reply = bench.prepare(request) if isinstance(request, Prepare) else bench.judge(request.jobs)
         answers.write(encode(reply))
         answers.flush()
 

@@ -10,9 +10,9 @@ from headrace_guard.judges.frames import (
     CACHED_RULES,
     PREFIX_BYTES,
     Answer,
+    AnyJob,
     Batch,
-    Job,
-    LocalRule,
+    Comparison,
     Prepare,
     decode_answers,
     encode,
@@ -73,25 +73,26 @@ class JudgingChild:
         """Whether it has not ended, as far as is known."""
         return self._process.returncode is None
 
-    async def load(self, jobs: Sequence[Job]) -> None:
+    async def load(self, jobs: Sequence[AnyJob]) -> None:
         """Have it load what these jobs need, where it has not; what goes wrong shows when they are judged.
 
         Raises:
             ChildDiedError: it died, or does not answer.
         """
-        new = {need: job.rule for job in jobs if (need := _need(job.rule)) not in self._loaded}
+        new = {need: job for job in jobs if (need := _need(job)) not in self._loaded}
         if not new:
             return
         try:
             async with asyncio.timeout(START_SECONDS):
-                await self._ask(Prepare(tuple(new.values())))
+                rules = tuple(job.rule for job in new.values() if not isinstance(job, Comparison))
+                await self._ask(Prepare(rules, compares=len(rules) < len(new)))
         except TimeoutError as error:
             raise ChildDiedError("a judge's process did not load its models in time") from error
         if len(self._loaded) >= CACHED_RULES:
             self._loaded.clear()  # it forgets, too; what it still knows is loaded in no time
         self._loaded.update(new)
 
-    async def judge(self, jobs: Sequence[Job]) -> list[Answer]:
+    async def judge(self, jobs: Sequence[AnyJob]) -> list[Answer]:
         """Return one answer for each job, in order.
 
         Raises:
@@ -128,6 +129,8 @@ class JudgingChild:
             raise ChildDiedError("a judge's process has ended") from error
 
 
-def _need(rule: LocalRule) -> object:
-    """Return what tells apart what rules need: the model of their kind, and the embeddings of their examples."""
-    return rule.examples if isinstance(rule, TopicRule) else type(rule)
+def _need(job: AnyJob) -> object:
+    """Return what tells apart what jobs need: the model of their kind, and the embeddings of a rule's examples."""
+    if isinstance(job, Comparison):
+        return Comparison
+    return job.rule.examples if isinstance(job.rule, TopicRule) else type(job.rule)

@@ -11,28 +11,49 @@ from headrace_wire.guard_policy import AbuseRule, LanguageRule, TopicRule
 PREFIX_BYTES = 4
 CACHED_RULES = 128
 """Topic rules whose examples a child keeps embedded."""
+QUESTION_FORM = "all-MiniLM-L6-v2 1"
+"""Of packed questions (`likeness`): those of another encoder, or in another form, are not to be compared with them."""
 
 LocalRule = TopicRule | AbuseRule | LanguageRule
 """Rules that a child judges; the others are put to deployments."""
 
 
-class Job(Struct, frozen=True, array_like=True):
+class Job(Struct, frozen=True, array_like=True, tag="job"):
     """One text to be judged by one rule."""
 
     rule: LocalRule
     text: str
 
 
+class Comparison(Struct, frozen=True, array_like=True, tag="compare"):
+    """One question, and others that may ask for the same."""
+
+    text: str
+    known: tuple[bytes, ...] = ()
+    """The others, as a `Likeness` had them packed."""
+    least: float = 1.0
+    """Similarity from which on one counts, 0 to 1."""
+    same_words: bool = True
+    """Whether it must say so with the same words, but for those that say little."""
+    most: int = 1
+    """How many are wanted."""
+
+
+AnyJob = Job | Comparison
+
+
 class Prepare(Struct, frozen=True, array_like=True, tag="prepare"):
     """Load what these rules need."""
 
     rules: tuple[LocalRule, ...]
+    compares: bool = False
+    """Whether questions will be compared, too."""
 
 
 class Batch(Struct, frozen=True, array_like=True, tag="batch"):
     """Judge all of these."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[AnyJob, ...]
 
 
 class Trouble(Struct, frozen=True, array_like=True, tag="trouble"):
@@ -54,7 +75,16 @@ class Judged(Struct, frozen=True, array_like=True, tag="judged"):
         return Verdict(self.found, self.score, self.finding)
 
 
-Answer = Judged | Trouble
+class Likeness(Struct, frozen=True, array_like=True, tag="likeness"):
+    """What a comparison has come to."""
+
+    packed: bytes
+    """The question, to be compared with; empty where the model does not read all of it: then nothing is like it."""
+    nearest: tuple[tuple[int, float], ...]
+    """Of `known`: index and similarity, the most alike first."""
+
+
+Answer = Judged | Likeness | Trouble
 Request = Prepare | Batch
 
 _encoder = msgspec.msgpack.Encoder()

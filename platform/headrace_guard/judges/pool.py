@@ -10,7 +10,7 @@ from typing import Self
 from msgspec import Struct
 
 from headrace_guard.judges.child_process import START_SECONDS, ChildDiedError, JudgingChild
-from headrace_guard.judges.frames import Answer, Job, Trouble
+from headrace_guard.judges.frames import Answer, AnyJob, Comparison, Job, Judged, Likeness, Trouble
 from headrace_guard.judges.slices import slices
 from headrace_guard.judges.verdicts import AskDeployment, JudgeFailure, Verdict
 from headrace_wire.cancellation import cancel_and_wait
@@ -34,10 +34,10 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
 class _Waiting:
     """A text in line."""
 
-    def __init__(self, job: Job, deadline: float) -> None:
+    def __init__(self, job: AnyJob, deadline: float) -> None:
         self.job = job
         self.deadline = deadline
-        self.verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self.verdict: asyncio.Future[Judged | Likeness] = asyncio.get_running_loop().create_future()
         self.is_suspect = False
         """A child died or hung over it and others; it is judged alone now, so that only the guilty one fails."""
 
@@ -47,7 +47,7 @@ class _Waiting:
         if isinstance(answer, Trouble):
             self.fail(JudgeFailure("error", answer.message))
         else:
-            self.verdict.set_result(answer.verdict)
+            self.verdict.set_result(answer)
 
     def fail(self, failure: JudgeFailure) -> None:
         if not self.verdict.done():
@@ -122,11 +122,23 @@ class JudgePool:
         deadline = asyncio.get_running_loop().time() + deadline_seconds
         worst = Verdict(found=False, score=0.0)
         for part in slices(text):
-            verdict = await self._judge_part(Job(rule, part), deadline)
+            answer = await self._answer(Job(rule, part), deadline)
+            assert isinstance(answer, Judged)  # noqa: S101  # what a job is answered with
+            verdict = answer.verdict
             if verdict.found:
                 return verdict
             worst = max(worst, verdict, key=lambda verdict: verdict.score)
         return worst
+
+    async def compare(self, comparison: Comparison, *, deadline_seconds: float) -> Likeness:
+        """Compare one question with others; the first one may be late, as the model is loaded for it.
+
+        Raises:
+            JudgeFailure: there is no answer, or not in time.
+        """
+        answer = await self._answer(comparison, asyncio.get_running_loop().time() + deadline_seconds)
+        assert isinstance(answer, Likeness)  # noqa: S101  # what a comparison is answered with
+        return answer
 
     async def close(self) -> None:
         """End the children; whoever waits gets a `JudgeFailure`."""
@@ -136,7 +148,7 @@ class JudgePool:
             waiting.fail(JudgeFailure("error", "The judges are shutting down."))
         self._line.clear()
 
-    async def _judge_part(self, job: Job, deadline: float) -> Verdict:
+    async def _answer(self, job: AnyJob, deadline: float) -> Judged | Likeness:
         if self._is_closed:
             raise JudgeFailure("error", "The judges are shutting down.")
         if len(self._line) >= self._settings.queue_limit:

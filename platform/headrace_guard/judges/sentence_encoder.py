@@ -46,6 +46,25 @@ class SentenceEncoder:
         self._norm = _LayerNorm(weights, "embeddings.LayerNorm")
         self._layers = [_Layer(weights, f"encoder.layer.{index}") for index in range(_LAYERS)]
 
+    def ids_of(self, tokens: Sequence[str]) -> list[int]:
+        """Return the ids of tokens, without those that the model does not know."""
+        ids = (self._tokenizer.token_to_id(token) for token in tokens)
+        return [token_id for token_id in ids if token_id is not None]
+
+    def whole(self, text: str) -> list[int] | None:
+        """Return the ids of a text's tokens, without those that frame it; None where the model does not read all of it.
+
+        It stops reading after `MOST_TOKENS`, and takes any character that it does not know for one and the same.
+        """
+        encoding = self._tokenizer.encode(text)
+        if encoding.overflowing or "[UNK]" in encoding.tokens:
+            return None
+        return [
+            token_id
+            for token_id, is_frame in zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+            if not is_frame
+        ]
+
     def encode(self, texts: Sequence[str]) -> Floats:
         """Return one unit vector for each text, in order: shape (texts, 384)."""
         rows = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]

@@ -18,9 +18,9 @@ FINDING_CHARACTERS = 80
 class TopicJudge:
     """Compares what texts and their sentences mean with what the examples of rules mean."""
 
-    def __init__(self) -> None:
-        """Load the sentence encoder."""
-        self._encoder = SentenceEncoder()
+    def __init__(self, encoder: SentenceEncoder) -> None:
+        """Compare by what this encoder makes of texts."""
+        self._encoder = encoder
         self._examples: OrderedDict[tuple[str, ...], Floats] = OrderedDict()
 
     def prepare(self, rule: TopicRule) -> None:

@@ -27,6 +27,32 @@ def kept_answers_sizes_key(tenant_id: str) -> str:
     return f"{CONTROL_TAG}:kept-sizes:{tenant_id}"
 
 
+def kept_alike_prefix(tenant_id: str) -> str:
+    """Common start of a tenant's questions that have kept answers, by what must be the same in those that are compared.
+
+    Owner: the Redis functions. HASH by partition, an HMAC: name of the answer -> the question, as
+    `headrace_guard.judges.likeness` packs it; TTL two hours.
+    """
+    return f"{CONTROL_TAG}:kept-alike:{tenant_id}:"
+
+
+def kept_partitions_key(tenant_id: str) -> str:
+    """Where a tenant's questions are. Owner: the Redis functions. HASH answer's name -> partition; TTL two hours."""
+    return f"{CONTROL_TAG}:kept-partitions:{tenant_id}"
+
+
+def kept_answers_keys(tenant_id: str) -> list[str]:
+    """Return the keys of all that is kept for a tenant, in the order in which the functions take them."""
+    return [
+        kept_answer_prefix(tenant_id),
+        kept_answers_used_key(tenant_id),
+        kept_answers_ending_key(tenant_id),
+        kept_answers_sizes_key(tenant_id),
+        kept_alike_prefix(tenant_id),
+        kept_partitions_key(tenant_id),
+    ]
+
+
 def flight_key(tenant_id: str, member: str) -> str:
     """Stream that runs for a static request. Owner: `admit`. STRING, stream id; TTL as the record of a live stream.
 
