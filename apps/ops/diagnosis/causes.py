@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 from apps.ops.diagnosis.movements import Movement
 from apps.ops.diagnosis.observations import Observation
@@ -12,8 +13,10 @@ LEAST_SHARE = 0.15
 """Of the growth: what explains less is not named as its cause."""
 FULL = 0.9
 """A KV cache or memory that is used so far is full."""
-BUSY = 0.85
-"""Slots that are used so far are all taken, as a mean of samples goes."""
+BUSY = 0.7
+"""Of slots, in the mean of a few samples: when streams wait, the others are those that change hands just then."""
+WAITS = 0.5
+"""Streams in the queue in the mean: with fewer, a queue that became longer is not for want of places."""
 
 
 class Cause(StrEnum):
@@ -65,6 +68,8 @@ class Finding:
     action: str
     share: float
     """Of the growth of the time to first token or of the total, 0 to 1."""
+    seconds: float
+    """What it adds to a stream's time in the mean; infinite where streams do not come through at all."""
 
     @property
     def percent(self) -> int:
@@ -85,14 +90,16 @@ def no_worker(now: Observation, before: Observation, moved: Moved) -> Finding | 
         f"Up to {now.fleet.waiting_most:.0f} streams waited.",
     )
     action = "Start a worker; the deployment's page has the last engine error."
-    return Finding(Cause.NO_WORKER, evidence, action, _largest(moved, Measure.QUEUE) or 1.0)
+    queue = moved.get(Measure.QUEUE)
+    return Finding(Cause.NO_WORKER, evidence, action, (queue.share if queue is not None else 0.0) or 1.0, inf)
 
 
 def capacity(now: Observation, before: Observation, moved: Moved) -> Finding | None:
     """Streams wait for a place while all places are taken."""
     queue = _explains(moved, Measure.QUEUE)
     fleet = now.fleet
-    is_busy = fleet.running + fleet.held >= BUSY * fleet.slots if fleet.slots else fleet.waiting > 0
+    # Held streams are no part of it: they have left their places to others.
+    is_busy = fleet.waiting >= WAITS and fleet.running >= BUSY * fleet.slots
     if queue is None or not is_busy or fleet.workers < 0.5 or _has_fewer_or_new_workers(now, before):
         return None
     evidence = [
@@ -105,7 +112,7 @@ def capacity(now: Observation, before: Observation, moved: Moved) -> Finding | N
     if now.requests_per_second > 1.25 * before.requests_per_second:
         evidence.append(f"Requests {before.requests_per_second:.3g}/s → {now.requests_per_second:.3g}/s.")
     action = "Add workers or places (max_num_seqs), or limit the tenants that send most."
-    return Finding(Cause.CAPACITY, tuple(evidence), action, queue.share)
+    return Finding(Cause.CAPACITY, tuple(evidence), action, queue.share, queue.seconds)
 
 
 def cold_start(now: Observation, before: Observation, moved: Moved) -> Finding | None:
@@ -121,7 +128,7 @@ def cold_start(now: Observation, before: Observation, moved: Moved) -> Finding |
         ),
     )
     action = "Keep a worker more as a reserve, pin prompt caches so that they are warm first, scale out earlier."
-    return Finding(Cause.COLD_START, evidence, action, late.share)
+    return Finding(Cause.COLD_START, evidence, action, late.share, late.seconds)
 
 
 def contention(now: Observation, before: Observation, moved: Moved) -> Finding | None:
@@ -136,7 +143,7 @@ def contention(now: Observation, before: Observation, moved: Moved) -> Finding |
     if preempts:
         evidence.append(f"Preemptions {before.fleet.preemptions or 0:.0f} → {now.fleet.preemptions or 0:.0f}.")
     action = "Lower the batch limit, add workers, or let the batch limit follow the objectives."
-    return Finding(Cause.CONTENTION, tuple(evidence), action, slower.share)
+    return Finding(Cause.CONTENTION, tuple(evidence), action, slower.share, slower.seconds)
 
 
 def prefix_misses(now: Observation, before: Observation, moved: Moved) -> Finding | None:
@@ -147,7 +154,7 @@ def prefix_misses(now: Observation, before: Observation, moved: Moved) -> Findin
         return None
     evidence = (prefill.says + ".", f"Prompt tokens from the prefix cache {share_before:.0%} → {share:.0%}.")
     action = "Pin the prompts that many share, see that they begin alike, and give the KV cache more room."
-    return Finding(Cause.PREFIX_MISSES, evidence, action, prefill.share)
+    return Finding(Cause.PREFIX_MISSES, evidence, action, prefill.share, prefill.seconds)
 
 
 def longer_prompts(now: Observation, before: Observation, moved: Moved) -> Finding | None:
@@ -158,7 +165,7 @@ def longer_prompts(now: Observation, before: Observation, moved: Moved) -> Findi
         return None
     evidence = (prefill.says + ".", f"Prompt tokens of a request {length_before:.0f} → {length:.0f}.")
     action = "Limit what tenants send, compute the prefill in smaller pieces, or add workers."
-    return Finding(Cause.LONGER_PROMPTS, evidence, action, prefill.share)
+    return Finding(Cause.LONGER_PROMPTS, evidence, action, prefill.share, prefill.seconds)
 
 
 def guard(now: Observation, before: Observation, moved: Moved) -> Finding | None:  # noqa: ARG001
@@ -167,7 +174,7 @@ def guard(now: Observation, before: Observation, moved: Moved) -> Finding | None
     if held_back is None:
         return None
     action = "Use a smaller window or a faster judge, or give the judges more processes."
-    return Finding(Cause.GUARD, (held_back.says + ".",), action, held_back.share)
+    return Finding(Cause.GUARD, (held_back.says + ".",), action, held_back.share, held_back.seconds)
 
 
 def slow_clients(now: Observation, before: Observation, moved: Moved) -> Finding | None:
@@ -184,7 +191,8 @@ def slow_clients(now: Observation, before: Observation, moved: Moved) -> Finding
         ),
     )
     action = "Nothing is wrong with the engine: the clients' network or programs are slow. Held streams keep no slot."
-    return Finding(Cause.SLOW_CLIENTS, evidence, action, _largest(moved, Measure.GAP, Measure.TPOT) or late.share)
+    share = max((moved[one].share for one in (Measure.GAP, Measure.TPOT) if one in moved), default=0.0) or late.share
+    return Finding(Cause.SLOW_CLIENTS, evidence, action, share, late.seconds)
 
 
 def network_timeouts(now: Observation, before: Observation, moved: Moved) -> Finding | None:
@@ -195,27 +203,23 @@ def network_timeouts(now: Observation, before: Observation, moved: Moved) -> Fin
         return None
     evidence = (f"Streams that ended at a deadline {share_before:.1%} → {share:.1%} ({timeouts}).",)
     action = "Look at proxies and networks between clients, gateways and workers; then at the deadlines themselves."
-    return Finding(Cause.NETWORK_TIMEOUTS, evidence, action, share)
+    # Each of them is worth the time of a whole stream.
+    return Finding(Cause.NETWORK_TIMEOUTS, evidence, action, share, (share - share_before) * now.mean(Measure.TOTAL))
 
 
 def memory_full(now: Observation, before: Observation, moved: Moved) -> Finding | None:
     """The KV cache, or the memory itself, has no room left."""
     usage, usage_before = now.fleet.kv_cache_usage_most, before.fleet.kv_cache_usage_most
-    late = next(
-        (
-            found
-            for one in (Measure.QUEUE, Measure.PREFILL, Measure.TPOT, Measure.GAP)
-            if (found := _explains(moved, one))
-        ),
-        None,
-    )
+    # Some wait for room, and those that run lose theirs to others: both are its doing, and so are preemptions.
+    slower = _explains(moved, Measure.TPOT) or _explains(moved, Measure.GAP)
+    explained = [one for one in (_explains(moved, Measure.QUEUE), _explains(moved, Measure.PREFILL), slower) if one]
     memory, memory_before = now.fleet.memory_usage or 0.0, before.fleet.memory_usage or 0.0
     kv_is_full = usage >= FULL and usage_before < FULL
     memory_is_full = memory >= FULL and memory_before < FULL
     gpu_is_full = _gpu_has_filled(now, before)
-    if late is None or not (kv_is_full or memory_is_full or gpu_is_full):
+    if not explained or not (kv_is_full or memory_is_full or gpu_is_full):
         return None
-    evidence = [late.says + "."]
+    evidence = [one.says + "." for one in explained]
     if kv_is_full:
         evidence.append(
             f"KV cache in use at most {usage_before:.0%} → {usage:.0%}; streams that lost theirs"
@@ -226,13 +230,14 @@ def memory_full(now: Observation, before: Observation, moved: Moved) -> Finding 
     if gpu_is_full:
         evidence.append(_gpu_memory_says(now, before))
     action = "Give the KV cache more room, lower max_num_seqs or the model's length, or add workers."
-    return Finding(Cause.MEMORY_FULL, tuple(evidence), action, late.share)
+    share, seconds = max(one.share for one in explained), sum(one.seconds for one in explained)
+    return Finding(Cause.MEMORY_FULL, tuple(evidence), action, share, seconds)
 
 
 def model_not_unloaded(now: Observation, before: Observation, moved: Moved) -> Finding | None:
     """Memory is full, and models that nobody asks for keep some of it."""
     memory = now.fleet.memory_usage or 0.0
-    is_full = memory >= FULL and (bool(moved) or (before.fleet.memory_usage or 0.0) < FULL)
+    is_full = memory >= FULL > (before.fleet.memory_usage or 0.0)
     if not now.fleet.unused_models or not (is_full or _gpu_has_filled(now, before)):
         return None
     named = ", ".join(now.fleet.unused_models)
@@ -242,7 +247,8 @@ def model_not_unloaded(now: Observation, before: Observation, moved: Moved) -> F
     )
     action = "Drain and stop the workers of models that nobody asks for."
     share = max((movement.share for movement in moved.values()), default=0.0)
-    return Finding(Cause.MODEL_NOT_UNLOADED, evidence, action, share)
+    seconds = max((movement.seconds for movement in moved.values()), default=0.0)
+    return Finding(Cause.MODEL_NOT_UNLOADED, evidence, action, share, seconds)
 
 
 def throughput_swings(now: Observation, before: Observation, moved: Moved) -> Finding | None:
@@ -256,11 +262,13 @@ def throughput_swings(now: Observation, before: Observation, moved: Moved) -> Fi
         return None
     evidence = [slower.says + "."]
     if swings:
-        evidence.append(f"Tokens per second vary by {swing:.0%} of their mean (before: {swing_before:.0%}).")
+        evidence.append(
+            f"Tokens per second of a request vary by {swing:.0%} of their mean (before: {swing_before:.0%})."
+        )
     if throttles:
         evidence.append(f"GPU clock {clock_before:.0f} → {clock:.0f} MHz.")
     action = "Look at the GPU's temperature, power limit and neighbours, and at what else runs on the machine."
-    return Finding(Cause.THROUGHPUT_SWINGS, tuple(evidence), action, slower.share)
+    return Finding(Cause.THROUGHPUT_SWINGS, tuple(evidence), action, slower.share, slower.seconds)
 
 
 def gateway(now: Observation, before: Observation, moved: Moved) -> Finding | None:
@@ -272,12 +280,13 @@ def gateway(now: Observation, before: Observation, moved: Moved) -> Finding | No
     if now.requests_per_second > 1.25 * before.requests_per_second:
         evidence.append(f"Requests {before.requests_per_second:.3g}/s → {now.requests_per_second:.3g}/s.")
     action = "Look at the CPU of gateways and Redis; add gateways."
-    return Finding(Cause.GATEWAY, tuple(evidence), action, late.share)
+    return Finding(Cause.GATEWAY, tuple(evidence), action, late.share, late.seconds)
 
 
+# Of two that explain as much, the one that says more comes first.
 LOOKS: tuple[Look, ...] = (
-    *(no_worker, capacity, cold_start, contention, prefix_misses, longer_prompts, guard, slow_clients),
-    *(network_timeouts, memory_full, model_not_unloaded, throughput_swings, gateway),
+    *(no_worker, model_not_unloaded, memory_full, capacity, cold_start, contention, prefix_misses, longer_prompts),
+    *(guard, slow_clients, network_timeouts, throughput_swings, gateway),
 )
 
 
@@ -295,10 +304,6 @@ def _gpu_has_filled(now: Observation, before: Observation) -> bool:
 
 def _gpu_memory_says(now: Observation, before: Observation) -> str:
     return f"GPU memory in use {before.fleet.gpu_memory_usage or 0.0:.0%} → {now.fleet.gpu_memory_usage or 0.0:.0%}."
-
-
-def _largest(moved: Moved, *measures: Measure) -> float:
-    return max((moved[one].share for one in measures if one in moved), default=0.0)
 
 
 def _has_fewer_or_new_workers(now: Observation, before: Observation) -> bool:

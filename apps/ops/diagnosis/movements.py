@@ -11,6 +11,7 @@ RATIO = 1.25
 """A duration moved when its mean or its p95 grew by that factor, and by `LEAST_SECONDS`."""
 LEAST_SECONDS = {Measure.TPOT: 0.001, Measure.GAP: 0.001}
 LEAST_OF_PHASE = 0.01
+_WHOLES = frozenset({Measure.TTFT, Measure.TOTAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Movement:
     mean_before: float
     mean: float
     share: float
+    seconds: float
+    """What it adds to a stream's time, in the mean."""
 
     @property
     def says(self) -> str:
@@ -43,8 +46,10 @@ def movements(now: Observation, before: Observation) -> dict[Measure, Movement]:
         mean_before, mean = before.mean(measure), now.mean(measure)
         p95_before, p95 = before.quantile(measure, 0.95), now.quantile(measure, 0.95)
         if _grew(measure, mean_before, mean) or _grew(measure, p95_before, p95):
-            share = _share(measure, now, before)
-            found[measure] = Movement(measure, p95_before, p95, mean_before, mean, share)
+            whole = _growth(Measure.TTFT if measure in PHASES else Measure.TOTAL, now, before)
+            seconds = _seconds(measure, now, before)
+            share = 1.0 if measure in _WHOLES else min(seconds / whole, 1.0) if whole > 0 else 0.0
+            found[measure] = Movement(measure, p95_before, p95, mean_before, mean, share, seconds)
     return found
 
 
@@ -57,16 +62,11 @@ def _grew(measure: Measure, before: float, now: float) -> bool:
     return now > before * RATIO and now - before > LEAST_SECONDS.get(measure, LEAST_OF_PHASE)
 
 
-def _share(measure: Measure, now: Observation, before: Observation) -> float:
-    """Means add up, so that shares of their growth do."""
-    if measure is Measure.TTFT or measure is Measure.TOTAL:
-        return 1.0
-    if measure in PHASES:
-        part, whole = _growth(measure, now, before), _growth(Measure.TTFT, now, before)
-    else:
-        whole = _growth(Measure.TOTAL, now, before)
-        part = whole - _growth(Measure.TTFT, now, before)
-    return min(max(part / whole, 0.0), 1.0) if whole > 0 else 0.0
+def _seconds(measure: Measure, now: Observation, before: Observation) -> float:
+    """Means add up, so that their growth does: what comes after the first token is the total without it."""
+    if measure in PHASES or measure in _WHOLES:
+        return max(_growth(measure, now, before), 0.0)
+    return max(_growth(Measure.TOTAL, now, before) - _growth(Measure.TTFT, now, before), 0.0)
 
 
 def _growth(measure: Measure, now: Observation, before: Observation) -> float:

@@ -27,14 +27,14 @@ class Fleet:
     preemptions: float | None = None
     """How many running requests lost their KV cache to others and were computed again."""
     memory_usage: float | None = None
-    """Of the fullest machine or control group, 0 to 1."""
+    """Of the fullest machine or control group, the most there was, 0 to 1."""
     gpu_memory_usage: float | None = None
     """Of the fullest worker's GPUs, 0 to 1."""
     unused_models: tuple[str, ...] = ()
     """Other deployments whose workers keep a model loaded and were asked for nothing."""
     gpu_clock_mhz: float | None = None
-    tokens_per_second: tuple[float, ...] = ()
-    """Step by step."""
+    paces: tuple[float, ...] = ()
+    """Tokens per second of a request that runs, step by step: more requests by themselves change nothing."""
 
     @property
     def running_per_worker(self) -> float:
@@ -43,10 +43,9 @@ class Fleet:
 
     @property
     def swing(self) -> float:
-        """Standard deviation of the tokens per second over their mean; 0 where there are fewer than four steps."""
-        rates = self.tokens_per_second
-        mean = fmean(rates) if len(rates) >= 4 else 0.0
-        return pstdev(rates) / mean if mean else 0.0
+        """Standard deviation of the paces over their mean; 0 where there are fewer than four steps."""
+        mean = fmean(self.paces) if len(self.paces) >= 4 else 0.0
+        return pstdev(self.paces) / mean if mean else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

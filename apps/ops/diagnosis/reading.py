@@ -1,27 +1,31 @@
 """Reads what is known of two times and has them compared: for the page, its panel, and whoever else asks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from statistics import fmean
 
 from django.db.models import Q
 from django.utils import timezone
 
 from apps.deployments.enums import WorkerState
-from apps.deployments.fleet_mirror import registrations_read
 from apps.deployments.models import Worker
 from apps.ops.diagnosis.causes import FULL, Finding
 from apps.ops.diagnosis.diagnose import diagnose
 from apps.ops.diagnosis.movements import Movement, in_words, movements
 from apps.ops.diagnosis.observations import Fleet, Observation
 from apps.ops.latency.goals import Goal, goals_for
+from apps.ops.latency.samples import fleet_states
 from apps.ops.latency.scopes import FleetPoint, LatencyScope, TimeRange
 from apps.ops.latency.selectors import fleet_series, latency_total
 from headrace_wire.latency.measures import Tally
+from headrace_wire.latency.store import READABLE_SECONDS, SLOT_SECONDS
 
-IS_NOW = timedelta(minutes=2)
-"""A time that ended within it is the present."""
+MOST_SAMPLES = 30
+"""Looked at for how full memory was."""
+LEAST_RUNNING = 0.5
+"""Where less was running, its pace is not known."""
 LONGEST_START = timedelta(hours=1)
 """A worker that takes longer to load is not seen as one that has just started."""
 
@@ -121,18 +125,25 @@ def _fleet(deployment: str, time_range: TimeRange, points: Sequence[FleetPoint])
         gpu_memory_usage=gpu_memory_usage,
         unused_models=_unused(deployment, lives, time_range) if is_full else (),
         gpu_clock_mhz=_mean_known(point.gpu_clock_mhz for point in points),
-        tokens_per_second=tuple(point.tokens for point in points if point.running),
+        paces=tuple(_paces(points)),
     )
 
 
 def _memory_usage(deployment: str, time_range: TimeRange) -> float | None:
-    """Of now; what it was is not kept."""
-    if time_range.end < timezone.now() - IS_NOW:
-        return None
-    alive = registrations_read().alive.values()
-    return max(
-        (info.memory_usage for info in alive if info.deployment == deployment and info.memory_usage), default=None
-    )
+    """The most there was; None of what was before the samples that are kept."""
+    start = max(time_range.start, timezone.now() - timedelta(seconds=READABLE_SECONDS))
+    slots = (time_range.end - start) // timedelta(seconds=SLOT_SECONDS)
+    states = fleet_states(start, time_range.end, every=max(1, slots // MOST_SAMPLES)) if slots > 0 else ()
+    workers = (worker for state in states for worker in state.workers if worker.deployment == deployment)
+    return max((worker.memory_usage for worker in workers if worker.memory_usage), default=None)
+
+
+def _paces(points: Sequence[FleetPoint]) -> Iterator[float]:
+    """Yields tokens per second of a running request: tokens are those since the point before, so both count."""
+    for before, point in pairwise(points):
+        running = (before.running + point.running) / 2
+        if running >= LEAST_RUNNING:
+            yield point.tokens / running
 
 
 def _started_in(life: Worker, time_range: TimeRange) -> bool:

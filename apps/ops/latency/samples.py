@@ -38,6 +38,8 @@ class WorkerSample(Struct, frozen=True, array_like=True):
     """Its limit of streams, and what both rules of the dynamic batch say; 0 for what is not known."""
     preemptions: int | None = None
     """Counted since it started, as tokens are."""
+    memory_usage: float = 0.0
+    """Of its machine or control group, 0 to 1; 0 for what is not known."""
 
 
 class QueueSample(Struct, frozen=True, array_like=True):
@@ -75,13 +77,13 @@ def fleet_sample_take(*, now: datetime | None = None) -> bool:
     return bool(redis_client().set(key, body, nx=True, ex=KEPT_SECONDS))
 
 
-def fleet_states(start: datetime, end: datetime) -> Iterator[FleetState]:
-    """Yields the samples from `start` up to and without `end`, oldest first.
+def fleet_states(start: datetime, end: datetime, *, every: int = 1) -> Iterator[FleetState]:
+    """Yields the samples from `start` up to and without `end`, oldest first; of so many slots one.
 
     Raises:
         redis.exceptions.RedisError: Redis does not answer.
     """
-    slots = range(slot_of(start.timestamp()), int(end.timestamp()), SLOT_SECONDS)
+    slots = range(slot_of(start.timestamp()), int(end.timestamp()), SLOT_SECONDS * every)
     if slots:
         found: Reply = redis_client().mget([redis_keys.fleet_sample_key(slot) for slot in slots])
         for body in found:
@@ -110,6 +112,7 @@ def _worker_sample(info: WorkerInfo) -> WorkerSample:
         gpu=info.gpu,
         batches=(info.batch.limit, info.batch.classic, info.batch.objectives) if info.batch else (0, 0, 0),
         preemptions=info.preemptions,
+        memory_usage=info.memory_usage,
     )
 
 

@@ -31,7 +31,7 @@ FLEET = Fleet(
     memory_usage=0.6,
     preemptions=0.0,
     gpu_clock_mhz=1700.0,
-    tokens_per_second=(400.0, 410.0, 395.0, 405.0, 402.0, 398.0),
+    paces=(400.0, 410.0, 395.0, 405.0, 402.0, 398.0),
 )
 TOKENS = 100
 
@@ -107,7 +107,7 @@ INJECTED: dict[Cause, dict[str, Any]] = {
     },
     Cause.THROUGHPUT_SWINGS: {
         "plus": {Measure.TPOT: 0.02},
-        "fleet": replace(FLEET, gpu_clock_mhz=1200.0, tokens_per_second=(400.0, 90.0, 390.0, 80.0, 410.0, 85.0)),
+        "fleet": replace(FLEET, gpu_clock_mhz=1200.0, paces=(400.0, 90.0, 390.0, 80.0, 410.0, 85.0)),
     },
     Cause.GATEWAY: {"plus": {Measure.FLUSH: 0.3}},
 }
@@ -170,6 +170,26 @@ def test_of_two_causes_the_larger_one_comes_first() -> None:
     first, second = diagnose(observe(plus=plus, fleet=busy), observe(seed=2))
     assert (first.cause, second.cause) == (Cause.CAPACITY, Cause.GUARD)
     assert first.share + second.share == pytest.approx(1.0, abs=0.02), "means add up"
+
+
+def test_what_adds_most_seconds_comes_first() -> None:
+    """All of a first token that came 50 ms later is less than half of an answer that took seconds longer."""
+    plus = {Measure.QUEUE: 0.05, Measure.TPOT: 0.03}
+    busy = replace(FLEET, running=30.0, waiting=3.0, waiting_most=5.0)
+    first, second = diagnose(observe(plus=plus, fleet=busy), observe(seed=2))
+    assert (first.cause, second.cause) == (Cause.CONTENTION, Cause.CAPACITY)
+    assert first.seconds > 10 * second.seconds
+    assert second.share == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("fleet", [{"running": 30.0}, {"running": 8.0, "held": 24.0, "waiting": 5.0}])
+def test_places_that_nobody_waits_for_or_that_are_free_are_no_lack(fleet: dict[str, Any]) -> None:
+    assert diagnose(observe(plus={Measure.QUEUE: 0.6}, fleet=replace(FLEET, **fleet)), observe(seed=2)) == []
+
+
+def test_memory_that_was_full_before_is_no_news() -> None:
+    full = replace(FLEET, memory_usage=0.97, unused_models=("old",))
+    assert diagnose(observe(plus={Measure.PREFILL: 0.5}, fleet=full), observe(seed=2, fleet=full)) == []
 
 
 def test_too_little_is_not_compared() -> None:
