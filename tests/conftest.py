@@ -14,7 +14,7 @@ from tests.support import dealing
 from tests.support.environment import SupportEnvironment, child_environment
 from tests.support.machine_programs import ProgramMissingError, ensure_program
 from tests.support.postgres_server import running_postgres
-from tests.support.processes import Process, free_port
+from tests.support.processes import PATIENCE_SECONDS, Process, free_port
 from tests.support.tiny_model import tiny_model_in
 
 pytest_plugins = ["tests.support.records"]
@@ -86,7 +86,7 @@ def spawn(request: pytest.FixtureRequest) -> Iterator[Spawn]:
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         ready: str | Path | tuple[str, int] | None = None,
-        timeout: float = 30.0,
+        timeout: float = PATIENCE_SECONDS,
     ) -> Process:
         process = Process(command, name=name, environ=child_environment(**(environ or {})), cwd=cwd)
         running.append(process)
@@ -142,7 +142,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         fixtures = getattr(item, "fixturenames", ())
         if item.get_closest_marker("django_db") or {"db", "transactional_db"}.intersection(fixtures):
             item.add_marker("database")
-        dealing.group(item)
+    dealing.group(items)
     yield
     items[:] = dealing.deal(items)
 

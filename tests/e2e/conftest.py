@@ -35,6 +35,9 @@ def flow(x):
 - two 🌊 สวัสดี 👩‍👩‍👧 漢字
 """
 
+EXPECT_MS = 60_000
+"""How long a page may take to become as expected: a second Chromium and its stack are on the machine, too."""
+
 CARD = "4111 1111 1111 1111"
 CARD_ANSWER = f"The number is {CARD}, as you said."
 
@@ -53,13 +56,16 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 }
 """`quick` answers with `MARKDOWN`, `teller` with a card number, `slow` for 25 s; `small` has room for 200 tokens."""
 
+UNHURRIED = {"HEADRACE_SEMANTIC_MS": "60000"}
+"""Questions are compared in time on a busy machine, too."""
+
 
 @pytest.fixture(scope="session")
 def live_stack() -> Iterator[LiveStack]:
     """Redis, a gateway and a worker for each of `DEPLOYMENTS`, on free ports; started once."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-e2e-") as folder,
-        running_stack(Path(folder), DEPLOYMENTS, HEADRACE_ADAPTER_DIR=f"{folder}/adapters") as stack,
+        running_stack(Path(folder), DEPLOYMENTS, HEADRACE_ADAPTER_DIR=f"{folder}/adapters", **UNHURRIED) as stack,
     ):
         yield stack
 
@@ -107,6 +113,7 @@ def browser(chromium: Path) -> Iterator[Browser]:
         *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
         *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     ]
+    expect.set_options(timeout=EXPECT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=flags)
         yield browser

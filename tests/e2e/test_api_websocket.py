@@ -37,7 +37,7 @@ def say(connection: ClientConnection, kind: str, **fields: Any) -> None:
 
 
 def hear(connection: ClientConnection) -> dict[str, Any]:
-    frame: dict[str, Any] = json.loads(connection.recv(timeout=20))
+    frame: dict[str, Any] = json.loads(connection.recv(timeout=60))
     return frame
 
 
@@ -170,7 +170,7 @@ def test_a_bad_key_is_closed_with_4401(live_stack: LiveStack, key: str) -> None:
     with opened(live_stack, key=key) as connection:
         assert hear(connection)["error"]["code"] == "invalid_api_key"
         with pytest.raises(ConnectionClosedError) as closed:
-            connection.recv(timeout=10)
+            connection.recv(timeout=60)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 4401
 
@@ -184,7 +184,7 @@ def test_a_forged_ticket_and_a_foreign_page_are_refused(live_stack: LiveStack) -
         ) as connection:
             hear(connection)
             with pytest.raises(ConnectionClosedError) as closed:
-                connection.recv(timeout=10)
+                connection.recv(timeout=60)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == code
 

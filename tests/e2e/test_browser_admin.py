@@ -42,7 +42,7 @@ def test_a_key_made_here_works_until_it_is_revoked(page: Page, live_stack: LiveS
         return answer.status
 
     def becomes(wanted: int) -> None:
-        for _ in range(50):
+        for _ in range(300):
             if status() == wanted:
                 return
             page.wait_for_timeout(100)

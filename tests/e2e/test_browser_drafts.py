@@ -17,7 +17,6 @@ from tests.support.slow_clients import MODEL
 from tests.support.stream_probe import StreamProbe
 
 pytestmark = pytest.mark.browser
-expect.set_options(timeout=20_000)
 
 SENTENCES = "The water comes down the hill and turns the wheel, which turns the stone, which grinds the corn. " * 6
 

@@ -134,7 +134,7 @@ def opened(stack: LiveStack) -> ClientConnection:
 def test_a_bad_draft_gets_an_error_with_its_ref(live_stack: LiveStack, fields: dict[str, Any], code: str) -> None:
     with opened(live_stack) as socket:
         socket.send(json.dumps({"type": "draft", "ref": "d", "text": "word " * 200, **fields}))
-        frame = json.loads(socket.recv(timeout=20))
+        frame = json.loads(socket.recv(timeout=60))
     assert (frame["type"], frame["ref"], frame["error"]["code"]) == ("error", "d", code)
 
 
@@ -154,7 +154,7 @@ def test_a_deployment_may_want_no_drafts(live_stack: LiveStack) -> None:
             while not frame:  # the gateway reads the setting within a second
                 socket.send(json.dumps({"type": "draft", "model": "teller", "messages": HISTORY, "text": "word " * 99}))
                 socket.send(json.dumps({"type": "cancel", "stream_id": "none"}))
-                heard = json.loads(socket.recv(timeout=20))
+                heard = json.loads(socket.recv(timeout=60))
                 frame = heard if heard["type"] == "draft_off" else {}
         assert frame["reason"] == "disabled"
         assert "retry_after_ms" not in frame

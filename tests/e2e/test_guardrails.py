@@ -29,7 +29,7 @@ from headrace_wire.messages import StreamState
 from tests.support.environment import REPOSITORY_ROOT
 from tests.support.live_stack import LiveStack
 from tests.support.signing_in import sign_in
-from tests.support.stream_probe import StreamProbe
+from tests.support.stream_probe import DEADLINE_SECONDS, StreamProbe
 
 SECRET = "open the sluice"
 CARD = "4111 1111 1111 1111"
@@ -116,9 +116,14 @@ def probe(live_stack: LiveStack) -> StreamProbe:
 
 def interventions(probe: StreamProbe, stream_id: str) -> list[Intervention]:
     """Return what was recorded of a stream; the record is written beside the stream, so wait for the first."""
-    rows: Any = probe.redis.xrange(redis_keys.interventions_key())
-    records = [decode_intervention(fields[b"d"]) for _, fields in rows]
-    return [record for record in records if record.stream_id == stream_id]
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        rows: Any = probe.redis.xrange(redis_keys.interventions_key())
+        records = [decode_intervention(fields[b"d"]) for _, fields in rows]
+        if found := [record for record in records if record.stream_id == stream_id]:
+            return found
+        assert time.monotonic() < deadline, "nothing is recorded"
+        time.sleep(0.05)
 
 
 def clean(text: str) -> bool:
@@ -155,9 +160,9 @@ def test_the_openai_client_reads_a_filtered_stream(guarded: Guarded) -> None:
 def test_a_websocket_reads_the_replacement_before_the_end(guarded: Guarded) -> None:
     with guarded.socket("blocked") as socket:
         socket.send(json.dumps({"type": "generate", "model": "open-weir", "messages": ASK, "max_tokens": len(ANSWER)}))
-        frames = [json.loads(socket.recv(timeout=20))]
+        frames = [json.loads(socket.recv(timeout=60))]
         while frames[-1]["type"] != "end":
-            frames.append(json.loads(socket.recv(timeout=20)))
+            frames.append(json.loads(socket.recv(timeout=60)))
     assert [frame["type"] for frame in frames[-2:]] == ["replacement", "end"]
     assert (frames[-1]["state"], frames[-1]["finish_reason"]) == ("replaced", "content_filter")
     assert clean(json.dumps(frames))
@@ -310,9 +315,9 @@ class Attacker:
                 socket.send(json.dumps(frame))
                 if frame["type"] not in {"generate", "resume"}:
                     socket.send(json.dumps({"type": "resume", "stream_id": self.stream_id}))
-                heard = [socket.recv(timeout=20)]
+                heard = [socket.recv(timeout=60)]
                 while json.loads(heard[-1])["type"] not in {"end", "error"}:
-                    heard.append(socket.recv(timeout=20))
+                    heard.append(socket.recv(timeout=60))
                 return "".join(str(frame) for frame in heard)
 
         return run

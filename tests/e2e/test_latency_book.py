@@ -110,7 +110,7 @@ def _over_websocket(port: int, headers: dict[str, str]) -> Seen:
             socket.send(json.dumps({"type": "generate", "model": "small", "messages": ASK, "max_tokens": TOKENS}))
             frame: dict[str, Any] = {}
             while frame.get("type") != "end":
-                frame = json.loads(socket.recv(timeout=30))
+                frame = json.loads(socket.recv(timeout=60))
                 if frame["type"] == "delta":
                     first = first or time.perf_counter() - began
                     seen.texts += 1

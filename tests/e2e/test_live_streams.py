@@ -244,7 +244,7 @@ async def test_a_drained_worker_hands_its_streams_over(
     readers = Readers(stack, max_tokens=TOKENS)
     everybody = readers.follow()
     await readers.all_started(everybody)
-    drained = max(workers(probe), key=lambda info: info.num_streams)
+    drained = max(await asyncio.to_thread(workers, probe), key=lambda info: info.num_streams)
     process = _process_of(stack, drained)
     page = await asyncio.to_thread(operator.drain, drained.incarnation, deadline_seconds="0", leave="on")
     assert "takes nothing more" in page

@@ -99,7 +99,7 @@ def test_headers_and_fields_of_a_request_count(api: httpx.Client) -> None:
 def heard(connection: ClientConnection, kind: str) -> list[dict[str, Any]]:
     frames: list[dict[str, Any]] = []
     while not frames or frames[-1]["type"] != kind:
-        frames.append(json.loads(connection.recv(timeout=20)))
+        frames.append(json.loads(connection.recv(timeout=60)))
     return frames
 
 

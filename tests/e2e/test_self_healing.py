@@ -112,9 +112,9 @@ def test_a_lost_worker_is_stood_in_for_until_there_is_another_one(stack: LiveSta
     headers = {"Authorization": f"Bearer {stack.api_key}"}
     with connect(stack.ws_url, subprotocols=["headrace.v1"], additional_headers=headers) as socket:  # type: ignore[list-item]
         socket.send(json.dumps({"type": "generate", "model": "main", "messages": ASK, "max_tokens": 5}))
-        frame = json.loads(socket.recv(timeout=30))
+        frame = json.loads(socket.recv(timeout=60))
         while frame["type"] == "queued":
-            frame = json.loads(socket.recv(timeout=30))
+            frame = json.loads(socket.recv(timeout=60))
     assert (frame["type"], frame["deployment"]) == ("started", "spare")
 
     stack.start_worker("main")

@@ -42,7 +42,7 @@ class SignIn:
 
 
 async def close_code(socket: ClientConnection) -> int | None:
-    await asyncio.wait_for(socket.wait_closed(), 20)
+    await asyncio.wait_for(socket.wait_closed(), 60)
     return socket.close_code
 
 

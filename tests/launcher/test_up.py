@@ -18,7 +18,7 @@ from tests.support.environment import child_environment
 from tests.support.processes import Process, free_port
 
 UP = [sys.executable, "-m", "headrace_launcher", "up"]
-READY, READY_SECONDS, END_SECONDS = "Headrace is ready", 90.0, 30.0
+READY, READY_SECONDS, END_SECONDS = "Headrace is ready", 240.0, 60.0
 
 
 class Installation:

@@ -125,7 +125,7 @@ class Gateway:
 
     async def get(self, path: str) -> Any:
         """The JSON of a GET on a connection of its own."""
-        async with asyncio.timeout(20), self.connect() as client:
+        async with asyncio.timeout(60), self.connect() as client:
             await client.get(path, "Connection: close")
             _, _, body = await client.answer()
             return json.loads(body)
@@ -136,7 +136,7 @@ class Gateway:
 
     async def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Asks for the server's counts until they are as wanted."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 counts: dict[str, Any] = await self.get("/counts")
                 if wanted(counts):

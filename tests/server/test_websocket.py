@@ -122,7 +122,7 @@ async def test_a_client_that_broke_the_protocol_and_stays_is_let_go(gateway: Gat
         await client.get("/echo", *UPGRADE)
         await client.head()
         await client.send(b"\x83\x82\0\0\0\0hi")
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await client.rest()
 
 
@@ -194,17 +194,17 @@ async def test_a_client_that_does_not_answer_pings_is_cut(serve: Serve, name: st
         await client.get(f"/echo?name={name}", *UPGRADE)
         await client.head()
         assert (await client.reader.readexactly(2)) == b"\x89\x00"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await client.rest() == b""
     assert "disconnect 1006 ping timeout" in (await gateway.journal(name, "disconnect 1006 ping timeout"))["events"]
     assert (await gateway.get("/counts"))["ping_timeout_total"] == 1
 
 
 async def test_a_client_that_answers_pings_stays(serve: Serve) -> None:
-    gateway = await serve(ping_interval_seconds=0.1, ping_timeout_seconds=0.3)
+    gateway = await serve(ping_interval_seconds=0.2, ping_timeout_seconds=1.5)
     async with connect(f"{gateway.ws_url}/echo", ping_interval=None) as client:
         opened_at = time.monotonic()
-        while time.monotonic() < opened_at + 1:
+        while time.monotonic() < opened_at + 2:
             await gateway.get("/hello")
         await client.send("still here")
         assert await client.recv() == "still here"

@@ -30,7 +30,7 @@ async def read_all(subscription: Subscription) -> tuple[str, list[int]]:
     """Read to the end; return the text and the seq of every delta."""
     text, seqs = "", []
     while True:
-        for entry in await asyncio.wait_for(subscription.next(), 10):
+        for entry in await asyncio.wait_for(subscription.next(), 30):
             if isinstance(entry, Delta):
                 text += entry.text
                 seqs.append(entry.seq)

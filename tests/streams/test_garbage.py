@@ -42,7 +42,7 @@ async def state_of(gateway: Gateway, stream_id: str) -> StreamState | None:
 
 
 async def wait_for_state(gateway: Gateway, stream_id: str, state: StreamState) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await state_of(gateway, stream_id) is not state:  # noqa: ASYNC110  nothing announces it
             await asyncio.sleep(0.05)
 
@@ -88,7 +88,7 @@ async def test_who_waits_for_a_deleted_deployment_is_told(gateway: Gateway) -> N
     assert (freed.streams_ended, freed.queues) == (1, 2)
     assert freed.bytes > 0, "the bell"
     assert GARBAGE_FREED.labels("streams_ended")._value.get() == before + 1
-    (ended,) = await asyncio.wait_for(subscription.next(), 10)
+    (ended,) = await asyncio.wait_for(subscription.next(), 30)
     subscription.close()
     assert isinstance(ended, Ended)
     assert ended.error is not None

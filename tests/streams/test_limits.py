@@ -21,7 +21,7 @@ class Visitor:
         self.news.append(news)
 
     async def served(self) -> None:
-        await asyncio.wait_for(asyncio.shield(self.task), 5)
+        await asyncio.wait_for(asyncio.shield(self.task), 30)
 
     def leave(self) -> None:
         self.limit.leave(had_turn=self.task.done() and not self.task.cancelled())

@@ -149,7 +149,7 @@ async def test_a_follower_hears_how_its_place_falls(gateway: Gateway) -> None:
     hearing = asyncio.create_task(follower.next())
     await gateway.queue.claim(WORKER, deployment="sim", want=2)
     await gateway.waiting_room.look()
-    assert await asyncio.wait_for(hearing, 10) == []
+    assert await asyncio.wait_for(hearing, 30) == []
     later = follower.take_news()
     assert later is not None
     assert (later.position, later.reason) == (1, "")

@@ -10,26 +10,27 @@ from collections.abc import Sequence
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
+SHARED_ENGINES = ("engine_worker", "engine_stack")
+"""Fixtures: files that use the same one run in one process and in their order, so that it is started once."""
 SLOW_FOLDERS = ("launcher", "load", "faults", "server", "client", "e2e")
 """Whose tests start processes, in the order in which they are dealt out: those of `e2e` run on to the end."""
 MANY = 20
 """Files with more tests come before the slow ones; all that are left are short."""
-SHARED_ENGINES = ("engine_worker", "engine_stack")
-"""Fixtures: who uses the same one runs in the same process, so that it is started once."""
 
 
-class ByFileOrGroup(LoadGroupScheduling):
+class ByFileOrGroup(LoadGroupScheduling):  # type: ignore[misc]  # untyped
     """`--dist loadgroup`, where a test without a group belongs to its file."""
 
     def _split_scope(self, nodeid: str) -> str:
         return str(super()._split_scope(nodeid)).partition("::")[0]
 
 
-def group(item: pytest.Item) -> None:
-    """Marks a test that uses a shared engine."""
-    for name in SHARED_ENGINES:
-        if name in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(name))
+def group(items: Sequence[pytest.Item]) -> None:
+    """Marks the tests of files that use a shared engine."""
+    names = {item.path: name for item in items if (name := _shared_engine(item))}
+    for item in items:
+        if item.path in names:
+            item.add_marker(pytest.mark.xdist_group(names[item.path]))
 
 
 def deal(items: Sequence[pytest.Item]) -> list[pytest.Item]:
@@ -38,9 +39,16 @@ def deal(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
     def rank(item: pytest.Item) -> tuple[int, int, str]:
         folder = item.nodeid.split("/")[1]
+        if marker := item.get_closest_marker("xdist_group"):
+            return 0, SHARED_ENGINES.index(marker.args[0]), ""
         if folder in SLOW_FOLDERS:
-            return 1, SLOW_FOLDERS.index(folder), item.path.name
-        number = counts[item.path]
-        return (0 if number > MANY else 2), -number, str(item.path)
+            return 2, SLOW_FOLDERS.index(folder), item.path.name
+        return (1 if counts[item.path] > MANY else 3), -counts[item.path], str(item.path)
 
     return sorted(items, key=rank)
+
+
+def _shared_engine(item: pytest.Item) -> str | None:
+    if marker := item.get_closest_marker("xdist_group"):
+        return str(marker.args[0])
+    return next((name for name in SHARED_ENGINES if name in getattr(item, "fixturenames", ())), None)

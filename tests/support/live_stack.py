@@ -22,7 +22,7 @@ from tests.support.migrated_database import copy_migrated
 from tests.support.processes import Process, free_port
 
 START_SECONDS = 180.0
-ENGINE_START_SECONDS = 180.0
+ENGINE_START_SECONDS = 400.0
 GATEWAY = "gateway"
 
 

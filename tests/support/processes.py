@@ -13,6 +13,9 @@ from typing import Self
 from headrace_launcher.parent_death import follow_parent
 from tests.support.environment import REPOSITORY_ROOT, child_environment
 
+PATIENCE_SECONDS = 120.0
+"""For what takes a second on a machine that does nothing else."""
+
 
 class ProcessFailedError(Exception):
     """A process ended or stayed silent before it was ready. The message carries the end of its log."""
@@ -72,7 +75,7 @@ class Process:
         with self._changed:
             return "\n".join(self._lines)
 
-    def wait_for_line(self, pattern: str, *, times: int = 1, timeout: float = 30.0) -> re.Match[str]:
+    def wait_for_line(self, pattern: str, *, times: int = 1, timeout: float = PATIENCE_SECONDS) -> re.Match[str]:
         """Returns the first match of `pattern` in a line of its log, or the one of that number, waiting for it.
 
         Raises:
@@ -90,7 +93,7 @@ class Process:
                 if self._eof or not self._changed.wait(deadline - time.monotonic()):
                     raise self._failure(f"no line like {pattern!r}")
 
-    def wait_for_address(self, address: str | tuple[str, int], *, timeout: float = 30.0) -> None:
+    def wait_for_address(self, address: str | tuple[str, int], *, timeout: float = PATIENCE_SECONDS) -> None:
         """Returns once it accepts a connection: `address` is a unix socket's path or a host and port.
 
         Raises:
@@ -106,7 +109,7 @@ class Process:
                     raise self._failure(f"nothing listens at {address}")
                 self._changed.wait(0.02)
 
-    def wait(self, *, timeout: float = 30.0) -> int:
+    def wait(self, *, timeout: float = PATIENCE_SECONDS) -> int:
         """Returns its exit status once it ended; the log is complete then."""
         status = self._popen.wait(timeout)
         self._reader.join(timeout=5)

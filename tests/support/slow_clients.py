@@ -10,7 +10,10 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
+from headrace_wire.cancellation import cancel_and_wait
+from headrace_wire.messages import Delta
 from tests.support.live_stack import LiveStack
+from tests.support.stream_probe import StreamProbe
 
 MODEL = "model"
 """Every stack here serves one deployment, and calls it so."""
@@ -96,6 +99,18 @@ async def give_up(stack: LiveStack, *streams: Stalled) -> None:
         for connection, stream_id in streams:
             (await http.delete(f"{stack.base_url}/v1/streams/{stream_id}")).raise_for_status()
             await drop(connection)
+
+
+async def begin_and_leave(stack: LiveStack, probe: StreamProbe, body: dict[str, Any]) -> str:
+    """Ask for a chat completion, and leave once there is some of it, streamed or not; return the stream's id."""
+    before = probe.stream_ids()
+    headers = {"Authorization": f"Bearer {stack.api_key}"}
+    async with httpx.AsyncClient(base_url=stack.base_url, headers=headers, timeout=HEAR_SECONDS) as http:
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=body))
+        stream_id = await asyncio.to_thread(probe.wait_for_new_stream, before)
+        await asyncio.to_thread(probe.wait_for_entry, stream_id, lambda entry: isinstance(entry, Delta))
+        await cancel_and_wait(asking)
+    return stream_id
 
 
 class SseReader:

@@ -11,7 +11,7 @@ from headrace_wire import codec, redis_keys
 from headrace_wire.fleet import WorkerInfo
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, Started
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 120
 BLOCK_MS = 2000
 """Of one reading call; the client takes a longer silence for a lost connection."""
 
@@ -117,9 +117,9 @@ class StreamProbe:
         return sorted(new)
 
     def state(self, stream_id: str) -> str:
-        """Return the state on the stream's record."""
+        """Return the state on the stream's record; its log is there a moment before it."""
         state: Any = self.redis.hget(redis_keys.stream_key(stream_id), "state")
-        return str(state.decode())
+        return str((state or b"").decode())
 
     def wait_for_state(self, stream_id: str, *states: str) -> None:
         """Wait until the stream's record shows one of these states."""

@@ -37,7 +37,7 @@ async def test_the_end_is_told_to_everybody_who_waits(redis_url: str) -> None:
             pass
     with pytest.raises(RedisConnectionError):
         await waiting
-    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.wait_for(ended.wait(), 30)
     with pytest.raises(RedisConnectionError):
         await link.ask([("PING",)])
 

@@ -50,7 +50,7 @@ async def test_full_queue_refuses_and_changes_nothing(wire: Wire) -> None:
 async def test_a_waiting_worker_is_woken_by_admission(wire: Wire) -> None:
     waiting = asyncio.create_task(wire.queue.wait_for_work("m", WORKER, timeout_seconds=10))
     await wire.admit(new_stream_id())
-    assert await asyncio.wait_for(waiting, 5)
+    assert await asyncio.wait_for(waiting, 30)
 
 
 async def test_late_stream_is_marked(wire: Wire) -> None:

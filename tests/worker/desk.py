@@ -27,7 +27,7 @@ from headrace_wire.request_queue import MAX_ATTEMPTS, RequestQueue, StreamRecord
 from headrace_wire.token_log import TokenLog
 
 GATEWAY = "gateway-test"
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 
 class Answer:

@@ -266,5 +266,5 @@ async def test_all_held_costs_no_processor_time(bench: EngineBench) -> None:
     await bench.held(*requests)
     (core,) = engine_processes()
     await asyncio.to_thread(core.cpu_percent, 0.5)  # OpenMP's threads spin for 0.2 s after their last step
-    # A loop that polls takes 100 %. What is left is read in ticks of 10 ms, 1 % each, from a machine others use too.
-    assert await asyncio.to_thread(core.cpu_percent, 1.0) < 10.0
+    # A loop that polls takes 100 % all the time. What is left is read in ticks of 10 ms, from a machine others use too.
+    assert min([await asyncio.to_thread(core.cpu_percent, 0.5) for _ in range(4)]) < 10.0

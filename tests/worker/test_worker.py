@@ -135,7 +135,7 @@ async def test_cancel_while_generating(desk: Desk, run_worker: RunWorker) -> Non
         stream_id = await desk.admit(max_tokens=2000)
         await desk.first_token(stream_id)
         await desk.cancel(stream_id)
-        answer = await desk.answer(stream_id, seconds=2)
+        answer = await desk.answer(stream_id)
         await desk.worker_that(lambda info: info.num_requests_running == 0)
     answer.check_order()
     assert (answer.end.state, answer.end.finish_reason) == (StreamState.CANCELLED, FinishReason.ABORT)
@@ -159,7 +159,7 @@ async def test_cancel_in_prefill(desk: Desk, run_worker: RunWorker) -> None:
         stream_id = await desk.admit()
         await desk.read_until(stream_id, lambda entry: isinstance(entry, Started))
         await desk.cancel(stream_id)
-        answer = await desk.answer(stream_id, seconds=2)
+        answer = await desk.answer(stream_id)
         await desk.worker_that(lambda info: info.num_requests_running == 0)
     assert answer.end.state is StreamState.CANCELLED
     assert answer.end.usage.completion_tokens == 0
@@ -170,7 +170,7 @@ async def test_cancel_whose_message_got_lost_comes_with_the_renewal(desk: Desk, 
         stream_id = await desk.admit(max_tokens=2000)
         await desk.first_token(stream_id)
         await desk.redis.hset(redis_keys.stream_key(stream_id), "cancel", "client")
-        answer = await desk.answer(stream_id, seconds=3)
+        answer = await desk.answer(stream_id)
     assert answer.end.state is StreamState.CANCELLED
 
 
@@ -249,7 +249,7 @@ async def test_prompt_over_the_context_is_refused(desk: Desk, run_worker: RunWor
 
 async def test_no_first_token_in_time(desk: Desk, run_worker: RunWorker) -> None:
     async with run_worker(simulated("sim", engine_args=STUCK)):
-        answer = await desk.answer(await desk.admit(ttft_timeout_seconds=0.2), seconds=3)
+        answer = await desk.answer(await desk.admit(ttft_timeout_seconds=0.2))
         await desk.worker_that(lambda info: info.num_requests_running == 0)
     assert answer.end.error is not None
     assert answer.end.error.code == "timeout"
@@ -258,9 +258,7 @@ async def test_no_first_token_in_time(desk: Desk, run_worker: RunWorker) -> None
 async def test_no_next_token_in_time(desk: Desk, run_worker: RunWorker) -> None:
     """It is given to another owner as long as one of them brings it on, then twice more."""
     async with run_worker(simulated("sim", engine_args={"ttft_ms": 1, "tpot_ms": 1, "stall_at": 4})):
-        answer = await desk.answer(
-            await desk.admit(inter_token_timeout_seconds=0.2, ttft_timeout_seconds=0.2), seconds=5
-        )
+        answer = await desk.answer(await desk.admit(inter_token_timeout_seconds=0.5, ttft_timeout_seconds=5))
     answer.check_order(owners=3)
     assert answer.end.error is not None
     assert answer.end.error.code == "timeout"
@@ -269,7 +267,7 @@ async def test_no_next_token_in_time(desk: Desk, run_worker: RunWorker) -> None:
 
 async def test_a_stream_that_stalls_again_and_again_comes_on(desk: Desk, run_worker: RunWorker) -> None:
     async with run_worker(simulated("sim", engine_args={"ttft_ms": 1, "tpot_ms": 60_000})):
-        answer = await desk.answer(await desk.admit(inter_token_timeout_seconds=0.1, max_tokens=6), seconds=5)
+        answer = await desk.answer(await desk.admit(inter_token_timeout_seconds=0.1, max_tokens=6))
     answer.check_order(owners=6)
     assert answer.end.state is StreamState.FINISHED
     assert answer.end.usage.completion_tokens == 6
@@ -296,9 +294,7 @@ async def test_lost_lease_starts_anew_and_drops_its_streams(desk: Desk, run_work
         await desk.first_token(stream_id)
         await desk.redis.zadd(redis_keys.incarnations_key(), {before.incarnation: 1})
         after = await desk.worker_that(lambda info: info.incarnation != before.incarnation)
-        await desk.worker_that(
-            lambda info: info.incarnation == after.incarnation and info.num_requests_running == 0, seconds=5
-        )
+        await desk.worker_that(lambda info: info.incarnation == after.incarnation and info.num_requests_running == 0)
         entries = await desk.log.read(stream_id)
         assert entries is not None
         assert not isinstance(entries[-1], Ended)
@@ -310,7 +306,7 @@ async def test_stream_that_somebody_took_over_is_dropped(desk: Desk, run_worker:
         stream_id = await desk.admit(max_tokens=2000)
         await desk.first_token(stream_id)
         await desk.redis.hset(redis_keys.stream_key(stream_id), "owner", "gateway-other")
-        await desk.worker_that(lambda info: info.num_requests_running == 0, seconds=5)
+        await desk.worker_that(lambda info: info.num_requests_running == 0)
         entries = await desk.log.read(stream_id)
     assert entries is not None
     assert isinstance(entries[-1], Delta)
@@ -351,7 +347,7 @@ async def test_a_stream_of_a_lost_claim_is_served(desk: Desk, run_worker: RunWor
         await desk.admit(deployment="other")
         (claimed,) = await desk.queue.claim(info.incarnation, deployment="other", want=1)
         await desk.redis.hset(redis_keys.stream_key(claimed.stream_id), "deployment", "sim")
-        answer = await desk.answer(claimed.stream_id, seconds=10)
+        answer = await desk.answer(claimed.stream_id)
     answer.check_order()
     started = answer.entries[1]
     assert isinstance(started, Started)

@@ -9,8 +9,6 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from tests.e2e.chat.page_steps import OpenPage
 from tests.support.live_stack import LiveStack
 
-expect.set_options(timeout=20_000)
-
 
 @pytest.fixture(scope="module")
 def session_state(browser: Browser, live_stack: LiveStack) -> Any:
@@ -39,7 +37,7 @@ def context(browser: Browser, live_stack: LiveStack, session_state: Any) -> Iter
     context = browser.new_context(
         base_url=live_stack.base_url, storage_state=session_state, viewport={"width": 1280, "height": 820}
     )
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     yield context
     context.close()
 
