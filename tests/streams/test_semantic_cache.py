@@ -13,6 +13,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.services import CacheControls, CacheWord
 from headrace_guard.judges.frames import Comparison
 from headrace_wire import redis_keys
+from headrace_wire.adapters import AdapterConfig
 from headrace_wire.functions import Reply
 from headrace_wire.guard_policy import (
     Direction,
@@ -84,6 +85,20 @@ async def test_the_same_question_in_other_words_is_given_the_answer(desk: Desk) 
     assert await desk.read(exact) == TEXT
     for other in ("How do I reset my phone?", "How do I not reset my password?", "How do I reset my password in 2026?"):
         assert await desk.asked(other) is CacheWord.MISS, other
+
+
+async def test_an_adapter_is_given_its_own_answers_and_the_model_none_of_them(desk: Desk) -> None:
+    def named(name: str, revision: str = "1") -> AdapterConfig:
+        fields = {"tenant_id": TENANT_A, "deployment": "sim", "name": name, "place": name, "revision": revision * 64}
+        return AdapterConfig(id=name, **fields)
+
+    await desk.configure(adapters=[named("tides"), named("ebb")])
+    await desk.computed(ASKED, deployment="sim:tides")
+    others = [await desk.asked(ALIKE, deployment=name) for name in ("sim", "sim:ebb")]
+    assert others == [CacheWord.MISS, CacheWord.MISS]
+    assert await desk.asked(ALIKE, deployment="sim:tides") is CacheWord.SEMANTIC
+    await desk.configure(adapters=[named("tides", "2")])
+    assert await desk.asked(ALIKE, deployment="sim:tides") is CacheWord.MISS, "other weights, another answer"
 
 
 async def test_another_tenant_is_never_given_it(desk: Desk) -> None:
