@@ -9,10 +9,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 
 SUBPROTOCOL = "headrace.v1"
 PROMPT = "Tell me of the wheel."
@@ -43,6 +43,11 @@ class SeenAnswer:
         """Whether every token that was counted by the server has arrived."""
         return sum(self.tokens) == self.completion_tokens > 0
 
+    @property
+    def shared_stamps(self) -> int:
+        """How many messages have the time of the next one: they came in together before they were read."""
+        return sum(before == after for before, after in zip(self.arrivals, self.arrivals[1:], strict=False))
+
     def gaps(self, begin: float, end: float) -> Iterator[float]:
         """Yields the time between neighbouring messages that lie in the window."""
         for before, after in zip(self.arrivals, self.arrivals[1:], strict=False):
@@ -56,6 +61,23 @@ class SeenAnswer:
 
 class AnswerFailedError(Exception):
     """The server did not answer as it should; the message is what it said."""
+
+
+class Writer(Protocol):
+    """What is used of a connection's writing side."""
+
+    def write(self, data: bytes) -> object:
+        """Sends."""
+
+
+class Connection(Protocol):
+    """What is used of a WebSocket."""
+
+    async def send(self, message: str, /) -> None:
+        """Sends a text message."""
+
+    async def recv(self, *, decode: Literal[False]) -> bytes:
+        """Returns the next message."""
 
 
 class StreamClient(Protocol):
@@ -94,7 +116,17 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class SseClient:
     """Server-sent events over one keep-alive HTTP/1.1 connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, model: str, key: str) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: Writer,
+        model: str,
+        key: str,
+        *,
+        arrived_at: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`arrived_at` returns when what was read last has come in."""
+        self._arrived_at = arrived_at
         self._reader = reader
         self._writer = writer
         self._model = model
@@ -110,7 +142,7 @@ class SseClient:
         await self._answer_head()
         async for event in self._events():
             self._take(event, answer, first)
-        answer.ended_at = time.perf_counter()
+        answer.ended_at = self._arrived_at()
         if not answer.is_complete:
             raise AnswerFailedError(f"{sum(answer.tokens)} of {answer.completion_tokens} tokens arrived")
         return answer
@@ -153,7 +185,7 @@ class SseClient:
     def _take(self, event: bytes, answer: SeenAnswer, first: Callable[[], None] | None) -> None:
         if not event.startswith(b"data: {"):
             return  # a comment, or [DONE]
-        now = time.perf_counter()
+        now = self._arrived_at()
         chunk = _decode_chunk(event[6:])
         if chunk.error is not None:
             raise AnswerFailedError(str(chunk.error))
@@ -190,7 +222,11 @@ _decode_frame = msgspec.json.Decoder(_Frame).decode
 class WebSocketClient:
     """`headrace.v1` over one connection."""
 
-    def __init__(self, connection: ClientConnection, model: str) -> None:
+    def __init__(
+        self, connection: Connection, model: str, *, arrived_at: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`arrived_at` returns when what was read last has come in."""
+        self._arrived_at = arrived_at
         self._connection = connection
         self._model = model
 
@@ -208,7 +244,7 @@ class WebSocketClient:
         while (frame := await self._next()).type != "end":
             if frame.type != "delta":
                 continue
-            answer.arrivals.append(time.perf_counter())
+            answer.arrivals.append(self._arrived_at())
             answer.tokens.append(frame.seq - seq)
             seq = frame.seq
             if first is not None and len(answer.arrivals) == 1:
@@ -216,6 +252,7 @@ class WebSocketClient:
             if seq - acknowledged >= ACK_POSITIONS:
                 acknowledged = seq
                 await self._connection.send(f'{{"type":"ack","stream_id":"{frame.stream_id}","seq":{seq}}}')
+        answer.ended_at = self._arrived_at()
         answer.completion_tokens = frame.usage.completion_tokens if frame.usage else 0
         if not answer.is_complete:
             raise AnswerFailedError(f"{seq} of {answer.completion_tokens} tokens arrived")

@@ -135,7 +135,7 @@ def latency_book(run: Run) -> Measured:
         f"Latency book: {load.streams} streams, {load.answers} answers of {load.tokens} tokens each; "
         f"median [range] of {rounds} rounds"
     )
-    table = rendered(title, tuple(simulated_case.TRANSPORTS), latency_case.table_rows(measured))
+    table = rendered(title, tuple(latency_case.TRANSPORTS), latency_case.table_rows(measured))
     return [table], {"load": load, "rounds": measured}
 
 
