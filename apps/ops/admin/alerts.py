@@ -53,14 +53,17 @@ class _AlertingAdmin(ServiceAdmin):
 class AlertRuleAdmin(_AlertingAdmin):
     """When alerts fire."""
 
-    list_display = ("name", "condition", "how_much", "scope", "is_active", "read_at")
+    list_display = ("name", "condition", "how_much", "scope", "whose", "is_active", "read_at")
     list_filter = ["is_active", ("severity", ChoicesDropdownFilter), ("signal", ChoicesDropdownFilter)]
-    list_select_related = ("deployment",)
-    search_fields = ("name", "key")
-    autocomplete_fields = ("deployment", "receivers")
+    list_select_related = ("deployment", "tenant")
+    search_fields = ("name", "key", "tenant__name", "tenant__slug")
+    autocomplete_fields = ("deployment", "tenant", "receivers")
     readonly_fields = ("is_built_in", "read_at", "created_at", "updated_at")
     fieldsets = [
-        (None, {"fields": [("name", "key"), ("severity", "is_active"), "deployment", "receivers", "advice"]}),
+        (
+            None,
+            {"fields": [("name", "key"), ("severity", "is_active"), ("deployment", "tenant"), "receivers", "advice"]},
+        ),
         (
             _("What it looks at"),
             {
@@ -96,6 +99,11 @@ class AlertRuleAdmin(_AlertingAdmin):
     def scope(self, rule: AlertRule) -> object:
         """Returns whose it is."""
         return rule.deployment or _("each")
+
+    @admin.display(description=_("Tenant"), ordering="tenant")
+    def whose(self, rule: AlertRule) -> object:
+        """Returns whose requests it looks at."""
+        return rule.tenant or _("all")
 
 
 def _subject_of(rule: AlertRule) -> str:
@@ -172,6 +180,7 @@ class AlertAdmin(ReadOnlyAdmin):
         ("state", ChoicesDropdownFilter),
         ("severity", ChoicesDropdownFilter),
         ("rule", RelatedDropdownFilter),
+        ("tenant", RelatedDropdownFilter),
         ("since", RangeDateTimeFilter),
     ]
     list_filter_submit = True
@@ -180,7 +189,7 @@ class AlertAdmin(ReadOnlyAdmin):
     actions = ("send_again",)
     fields = (
         ("rule_name", "rule_key", "rule"),
-        ("subject", "deployment_name"),
+        ("subject", "deployment_name", "tenant"),
         ("state", "severity"),
         ("value", "worst_value", "threshold"),
         ("since", "fired_at", "told_at", "resolved_at"),

@@ -38,7 +38,7 @@ def alerts_evaluate(*, now: datetime | None = None) -> int:
     changed = 0
     try:
         readings = Readings(at, ModelDeployment.objects.filter(is_active=True).only("id", "name"))
-        for rule in AlertRule.objects.filter(is_active=True).order_by("pk"):
+        for rule in AlertRule.objects.filter(is_active=True).select_related("tenant").order_by("pk"):
             changed += rule_advance(rule=rule, readings=readings.of(rule), at=at)
         changed += _inactive_rules_close(at)
         ALERTS_FIRING.set(Alert.objects.filter(state=AlertState.FIRING).count())
@@ -93,6 +93,7 @@ def _advance(rule: AlertRule, alert: Alert | None, reading: Reading, at: datetim
             severity=rule.severity,
             subject=reading.subject[:SUBJECT_LENGTH],
             deployment_name=reading.deployment,
+            tenant_id=rule.tenant_id,
             threshold=rule.threshold,
             since=at,
         )

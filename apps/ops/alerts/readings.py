@@ -45,7 +45,8 @@ class Readings:
         }.get(Signal(rule.signal))
         if read is None:
             return list(self._burn_rates(rule))
-        return [Reading(name, name, read(rule, name)) for name in self._names(rule)]
+        whose = f" ({rule.tenant.name})" if rule.tenant is not None else ""
+        return [Reading(name + whose, name, read(rule, name)) for name in self._names(rule)]
 
     def _names(self, rule: AlertRule) -> list[str]:
         if rule.deployment_id is None:
@@ -54,14 +55,14 @@ class Readings:
         return [name] if name is not None else []
 
     def _percentile(self, rule: AlertRule, deployment: str) -> float | None:
-        summary = self._total_of(deployment, rule.window_seconds)
+        summary = self._total_of(deployment, rule.window_seconds, rule.tenant_id)
         histogram = summary.histograms.get(Measure(rule.duration))
         if histogram is None or rule.percentile is None:
             return None
         return histogram.quantile(rule.percentile / 100)
 
     def _share(self, rule: AlertRule, deployment: str) -> float | None:
-        summary = self._total_of(deployment, rule.window_seconds)
+        summary = self._total_of(deployment, rule.window_seconds, rule.tenant_id)
         happened, requests = summary.tally(Tally(rule.happening)), summary.tally(Tally.REQUESTS)
         if not requests:
             return 1.0 if happened else None

@@ -24,7 +24,7 @@ def alerts_send() -> int:
         next_attempt_at__isnull=False,
     )
     due = AlertDelivery.objects.exclude(Exists(fired), event=AlertEvent.RESOLVED)
-    return deliveries_send(due.select_related("alert__rule", "receiver"), _send)
+    return deliveries_send(due.select_related("alert__rule", "alert__tenant", "receiver"), _send)
 
 
 def alerts_retry(*, alerts: Iterable[Alert]) -> int:
@@ -65,6 +65,7 @@ def _webhook(alert: Alert, event: AlertEvent, receiver: AlertReceiver) -> None:
             "severity": alert.severity,
             "subject": alert.subject,
             "deployment": alert.deployment_name,
+            "tenant": alert.tenant.slug if alert.tenant is not None else None,
             "value": alert.value,
             "worst_value": alert.worst_value,
             "threshold": alert.threshold,

@@ -18,6 +18,7 @@ from apps.ops.alerts.enums import (
     Severity,
     Signal,
 )
+from apps.tenants.models import Tenant
 from apps.usage.enums import Channel
 from apps.usage.models import Delivery
 
@@ -97,6 +98,14 @@ class AlertRule(models.Model):
         related_name="+",
         help_text=_("Empty: each active deployment by itself."),
     )
+    tenant = models.ForeignKey(
+        Tenant,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text=_("Empty: the requests of all tenants together. Only for a percentile or a share."),
+    )
     receivers = models.ManyToManyField(
         AlertReceiver, blank=True, related_name="rules", help_text=_("Nobody: those that are told by default.")
     )
@@ -109,6 +118,11 @@ class AlertRule(models.Model):
     class Meta:
         ordering = ["name"]
         constraints = [
+            models.CheckConstraint(
+                condition=Q(tenant__isnull=True) | Q(signal__in=[Signal.PERCENTILE, Signal.SHARE]),
+                name="alert_rule_of_a_tenant_is_of_requests",
+                violation_error_message=_("Of a tenant only percentiles and shares of requests are known."),
+            ),
             models.CheckConstraint(condition=Q(signal__in=Signal.values), name="alert_rule_signal_known"),
             models.CheckConstraint(condition=Q(severity__in=Severity.values), name="alert_rule_severity_known"),
             models.CheckConstraint(
@@ -173,6 +187,14 @@ class Alert(models.Model):
     severity = models.CharField(max_length=16, choices=Severity)
     subject = models.CharField(max_length=SUBJECT_LENGTH, help_text=_("What broke it: a deployment, an objective."))
     deployment_name = models.CharField(max_length=128, blank=True)
+    tenant = models.ForeignKey(
+        Tenant,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text=_("Whose requests the rule looked at; empty: all."),
+    )
     state = models.CharField(max_length=16, choices=AlertState, default=AlertState.PENDING)
     value = models.FloatField(null=True, help_text=_("When it was last looked at, or when it was over."))
     worst_value = models.FloatField(null=True)

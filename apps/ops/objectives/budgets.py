@@ -3,9 +3,10 @@
 A burn rate of 1 spends the whole budget in exactly its window; 14.4 spends 2 % of thirty days' budget in an hour.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
 
 from apps.ops.latency.scopes import LatencyScope, TimeRange
 from apps.ops.latency.selectors import latency_total
@@ -14,8 +15,12 @@ from apps.ops.objectives.enums import Indicator
 from headrace_wire.latency.measures import Measure, Tally
 from headrace_wire.latency.summary import Summary
 
-TotalOf = Callable[[str, float], Summary]
-"""Gives what a deployment's requests took in the last so many seconds."""
+
+class TotalOf(Protocol):
+    """Gives what a deployment's requests took in the last so many seconds: all of them, or those of a tenant."""
+
+    def __call__(self, deployment: str, seconds: float, tenant_id: UUID | None = None, /) -> Summary:
+        """Reads, or returns what was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +78,13 @@ def totals_until(now: datetime) -> TotalOf:
 
     It raises `redis.exceptions.RedisError` where Redis does not answer.
     """
-    known: dict[tuple[str, float], Summary] = {}
+    known: dict[tuple[str, float, UUID | None], Summary] = {}
 
-    def total_of(deployment: str, seconds: float) -> Summary:
-        asked = (deployment, seconds)
+    def total_of(deployment: str, seconds: float, tenant_id: UUID | None = None, /) -> Summary:
+        asked = (deployment, seconds, tenant_id)
         if asked not in known:
             time_range = TimeRange.of(now - timedelta(seconds=seconds), now, now=now)
-            known[asked] = latency_total(LatencyScope(deployment=deployment), time_range)
+            known[asked] = latency_total(LatencyScope(deployment=deployment, tenant_id=tenant_id), time_range)
         return known[asked]
 
     return total_of

@@ -118,6 +118,7 @@ def test_webhooks_are_signed_so_that_a_client_can_verify_them(rule: AlertRule, h
         "severity": "warning",
         "subject": "chat",
         "deployment": "chat",
+        "tenant": None,
         "value": 0.75,
         "worst_value": 0.75,
         "threshold": 0.5,
