@@ -305,7 +305,7 @@ class Drain(Struct, frozen=True, array_like=True, tag="drain"):
 
 
 class Resume(Struct, frozen=True, array_like=True, tag="resume"):
-    """Take streams again after a `Drain` that did not end the process, or try an engine again after a quarantine."""
+    """Take streams again after a `Drain` that did not end the process; start an engine that sleeps, or was given up."""
 
 
 class Migrate(Struct, frozen=True, array_like=True, tag="migrate"):

@@ -25,10 +25,15 @@ class Rest:
         self._queue = queue
         self._watch = watch
         self._used_at = time.monotonic()
+        self._is_woken = False
 
     def used(self) -> None:
         """Somebody uses the engine, or may from now on."""
         self._used_at = time.monotonic()
+
+    def wake(self) -> None:
+        """Have an engine that sleeps started again, for what is to come."""
+        self._is_woken = True
 
     def is_due(self, deployment: DeploymentConfig) -> bool:
         """Say whether it was unused for long enough."""
@@ -36,8 +41,12 @@ class Rest:
         return after > 0 and time.monotonic() - self._used_at >= after
 
     async def until_wanted(self, deployment: DeploymentConfig) -> None:
-        """Return when somebody waits for the deployment, or it has changed. Other workers may take it first."""
-        while not await self._is_wanted(deployment.name):
+        """Return when it is told to wake, somebody waits for the deployment, or that has changed.
+
+        Other workers may take what waits first.
+        """
+        self._is_woken = False
+        while not (self._is_woken or await self._is_wanted(deployment.name)):
             if self._watch.current is not None and not self._watch.current.sleep_after_seconds:
                 return
             with contextlib.suppress(TimeoutError):

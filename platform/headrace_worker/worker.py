@@ -73,6 +73,7 @@ class Worker:
             computed=self._streams.held_prefixes.computed,
         )
         self._watch = DeploymentWatch(self._snapshots, config.deployment)
+        self._rest = Rest(queue, self._watch)
         self._lease = Lease(self._redis, queue, self._streams, config, self._describe)
         self._lives = Lives(self._redis, config.deployment, window_seconds=config.healing.quarantine_seconds)
         self._host = EngineHost(
@@ -80,7 +81,7 @@ class Worker:
             self._streams,
             self._prefilling,
             self._adapters,
-            Rest(queue, self._watch),
+            self._rest,
             self._lives,
             self._redis,
             config,
@@ -147,8 +148,9 @@ class Worker:
             self._stop.set()
 
     def resume(self) -> None:
-        """Take streams again after a drain that was not to end it; try an engine again after too many have ended."""
+        """Take streams again after a drain that was not to end it; have an engine again that sleeps or is given up."""
         if not self._stop.is_set():
+            self._rest.wake()
             self._draining.resume()
             self._streams.health.release()
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace_wire import codec, redis_keys
+from headrace_wire.draining import resume_worker
 from headrace_wire.fleet import WorkerState
 from headrace_wire.functions import Reply
 from headrace_wire.messages import FinishReason, WarmUp
@@ -65,6 +66,14 @@ async def test_who_may_not_sleep_any_more_wakes(desk: Desk, run_worker: RunWorke
         await desk.worker_in(WorkerState.SLEEPING)
         await publish_snapshot(desk.redis, snapshot(2, replace(SLEEPY, sleep_after_seconds=0.0)))
         await desk.worker_in(WorkerState.READY)
+
+
+async def test_who_is_told_to_go_on_wakes_before_anybody_asks(desk: Desk, run_worker: RunWorker) -> None:
+    async with run_worker(SLEEPY):
+        asleep = await desk.worker_in(WorkerState.SLEEPING)
+        await resume_worker(desk.redis, asleep.incarnation)
+        await desk.worker_that(lambda info: info.state is not WorkerState.SLEEPING)
+        await desk.worker_in(WorkerState.SLEEPING)
 
 
 @pytest.mark.engine

@@ -44,12 +44,23 @@ def carry_out(decision: ScalingDecision, policy: AutoscalePolicy, workers: Seque
         if decision.target < decision.before and not _has_drained(decision, policy, executor, workers, now):
             ScalingDecision.objects.filter(pk=decision.pk).update(lease_until=None)
             return
-        executor.scale_to(decision.target, _victims(decision))
+        executor.scale_to(_count(decision, executor, workers), _victims(decision))
     except ExecutorError as error:
         _end(decision, DecisionResult.FAILED, str(error), now)
         _resume(decision)
     else:
         _end(decision, DecisionResult.DONE, "", now)
+
+
+def _count(decision: ScalingDecision, executor: Executor, workers: Sequence[WorkerInfo]) -> int:
+    """How many the executor is to run. Of more workers, those that sleep are woken first."""
+    asleep = [one for one in workers if one.state is WorkerState.SLEEPING]
+    if decision.target <= decision.before or not asleep:
+        return decision.target
+    current = executor.current()
+    woken = asleep[: max(0, decision.target - (current - len(asleep)))]
+    victims_resume([Victim(one.incarnation, one.host, one.pid) for one in woken])
+    return max(current, decision.target)
 
 
 def go_on(

@@ -1,5 +1,8 @@
 """How many workers a deployment should have: a pure function.
 
+A worker that sleeps is none: it does not count for any of this, and is woken before another one is started. While
+nobody asks for anything it is left to sleep also where the fewest would be more, and goes with those that end.
+
 Of its rules, the first that applies wins:
 
 1. Bounds: below the fewest or above the most (or what a window of the schedule made of them): to the bound, at once.
@@ -71,7 +74,8 @@ class _Case:
     def _bound(self) -> Decision | None:
         low, high = self.bounds.low, self.bounds.high
         moved = (low, high) != (self.policy.min_workers, self.policy.max_workers)
-        if self.state.current < low:
+        current = self.state.current if self._is_used else self.state.current + self.state.sleeping
+        if current < low:
             return self._to(low, Rule.SCHEDULE if moved else Rule.MINIMUM, f"There are to be at least {low}.")
         if self.state.current > high:
             return self._to(high, Rule.SCHEDULE if moved else Rule.MAXIMUM, f"There are to be at most {high}.")
@@ -79,6 +83,8 @@ class _Case:
 
     def _wake_up(self) -> Decision | None:
         if self.state.current > 0:
+            return None
+        if self.state.sleeping:  # and wakes by itself for whoever waits
             return None
         if self.last is not None and self.last.waiting:
             target = max(1, self.bounds.low)
@@ -139,6 +145,11 @@ class _Case:
 
     # ---- parts
 
+    @property
+    def _is_used(self) -> bool:
+        last = self.last
+        return last is not None and bool(last.running or last.waiting or last.requests_per_second)
+
     def _loads(self, sample: Sample) -> Loads:
         return loads_of(self.policy, sample, self.bounds.load_factor)
 
@@ -177,6 +188,7 @@ class _Case:
         last = self.last
         return {
             "current": self.state.current,
+            "sleeping": self.state.sleeping,
             "bounds": [self.bounds.low, self.bounds.high],
             "window": self.bounds.window.kind.value if self.bounds.window else "",
             "loads": known,

@@ -62,7 +62,8 @@ def measure(
 
     sample = Sample(
         at=at,
-        workers=sum(one.state is not WorkerState.DRAINING for one in workers),
+        workers=sum(one.state not in (WorkerState.DRAINING, WorkerState.SLEEPING) for one in workers),
+        sleeping=sum(one.state is WorkerState.SLEEPING for one in workers),
         ready=len(ready),
         running=sum(one.num_requests_running + one.num_requests_waiting + one.num_requests_held for one in ready),
         waiting=waiting,

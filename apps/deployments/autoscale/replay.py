@@ -121,6 +121,7 @@ class _Run:
         return replace(
             sample,
             workers=self.state.current,
+            sleeping=0,  # the policy's workers end where recorded ones slept
             ready=ready,
             running=busy,
             waiting=round(self.backlog),

@@ -79,7 +79,9 @@ class Sample:
 
     at: datetime
     workers: int = 0
-    """Alive, in any state but draining."""
+    """Alive, in any state but draining and sleeping."""
+    sleeping: int = 0
+    """Alive without an engine, because nobody used it."""
     ready: int = 0
     running: int = 0
     waiting: int = 0
@@ -99,7 +101,8 @@ class ScalingState:
     """What is so now, beside the load."""
 
     current: int
-    """Workers that the executor is to run."""
+    """Workers that the executor is to run, those that sleep left out."""
+    sleeping: int = 0
     changed_at: datetime | None = None
     """When a decision changed that last."""
     has_grown: bool = False

@@ -21,7 +21,7 @@ from apps.deployments.autoscale.enums import AutoscaleMode, DecisionResult, Exec
 from apps.deployments.autoscale.executors.choice import executor_of
 from apps.deployments.autoscale.executors.protocol import ExecutorError
 from apps.deployments.autoscale.measuring import Measured, measure
-from apps.deployments.autoscale.terms import Decision, PolicyTerms, Sample, ScalingState
+from apps.deployments.autoscale.terms import Decision, PolicyTerms, Rule, Sample, ScalingState
 from apps.deployments.fleet_mirror import Registrations, registrations_read
 from apps.deployments.models import AutoscalePolicy, ScalingDecision, ScalingSample
 from headrace_wire.fleet import WorkerInfo, WorkerState
@@ -115,8 +115,8 @@ class _Beat:
                 self.name, self.at, self.workers, before, tick_seconds=settings.HEADRACE_AUTOSCALE_SECONDS
             )
             under_way = self._go_on(measured.sample)
-            decision, current = self._decided([*map(sample_of, before), measured.sample])
-            made = self._record(measured, decision, None if under_way or self._failed_lately() else current)
+            decision, workers = self._decided([*map(sample_of, before), measured.sample])
+            made = self._record(measured, decision, None if under_way or self._failed_lately() else workers)
             if made is not None and made.result == DecisionResult.DECIDED:
                 carrying_out.carry_out(made, self.policy, self.workers, self.now)
         except RedisError as error:
@@ -136,6 +136,7 @@ class _Beat:
         return True
 
     def _decided(self, samples: Sequence[Sample]) -> tuple[Decision | None, int]:
+        """Returns what is to be, and the workers until then: with those that sleep, where these go too."""
         if self.policy.mode == AutoscaleMode.OFF:
             return None, 0
         try:
@@ -145,16 +146,21 @@ class _Beat:
             # It is decided all the same, by who is there; should something be to do, carrying it out says why not.
             current = sum(one.state is not WorkerState.DRAINING for one in self.workers)
             self._note(str(error))
-        return decide(self.terms, samples, self.now, self._state(current)), current
+        sleeping = min(current, samples[-1].sleeping)
+        state = self._state(current - sleeping, sleeping)
+        decision = decide(self.terms, samples, self.now, state)
+        is_fewer = decision.target < state.current or decision.rule is Rule.IDLE
+        return decision, current if is_fewer else state.current
 
-    def _state(self, current: int) -> ScalingState:
+    def _state(self, current: int, sleeping: int) -> ScalingState:
         rows = ScalingDecision.objects.filter(
             deployment=self.policy.deployment, mode=self.policy.mode, result__in=_CHANGED
         )
         last = rows.order_by("-at", "-pk").first()
         if last is None:
-            return ScalingState(current=current)
-        return ScalingState(current=current, changed_at=last.ended_at or last.at, has_grown=last.target > last.before)
+            return ScalingState(current=current, sleeping=sleeping)
+        changed_at, has_grown = last.ended_at or last.at, last.target > last.before
+        return ScalingState(current=current, sleeping=sleeping, changed_at=changed_at, has_grown=has_grown)
 
     def _failed_lately(self) -> bool:
         since = self.now - timedelta(seconds=RETRY_TICKS * settings.HEADRACE_AUTOSCALE_SECONDS)

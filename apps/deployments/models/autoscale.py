@@ -216,6 +216,7 @@ class ScalingSample(models.Model):
     )
     at = models.DateTimeField(help_text=_("Beginning of the tick."))
     workers = models.PositiveIntegerField(default=0)
+    sleeping = models.PositiveIntegerField(default=0)
     ready = models.PositiveIntegerField(default=0)
     running = models.PositiveIntegerField(default=0)
     waiting = models.PositiveIntegerField(default=0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from headrace_wire.fleet import WorkerInfo
+from headrace_wire.fleet import WorkerInfo, WorkerState
 
 
 class Trouble(StrEnum):
@@ -63,10 +63,11 @@ class Executor(Protocol):
 
 
 def least_loaded_first(workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
-    """Returns the order in which the fewest answers are disturbed; of equals, the youngest goes first."""
+    """Returns the order in which the fewest answers are disturbed; who sleeps first, of equals the youngest."""
     return sorted(
         workers,
         key=lambda one: (
+            one.state is not WorkerState.SLEEPING,
             one.num_requests_running + one.num_requests_waiting + one.num_requests_held,
             one.kv_cache_usage,
             -one.started_at,
