@@ -1,16 +1,16 @@
 """Both interfaces on the real engine: vLLM with the tiny model."""
 
+import asyncio
 import json
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from websockets.sync.client import connect
 
 from headrace_wire.messages import StreamState
 from tests.support.live_stack import LiveStack
-from tests.support.slow_clients import MODEL
+from tests.support.slow_clients import MODEL, begin_and_leave
 from tests.support.stream_probe import StreamProbe
 
 pytestmark = pytest.mark.engine
@@ -101,20 +101,9 @@ def test_the_prefix_cache_is_used_within_a_tenant(client: openai.OpenAI) -> None
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_leaving_http_stops_the_engine(stack: LiveStack, probe: StreamProbe, stream: bool) -> None:
-    before = probe.stream_ids()
-    headers = {"authorization": f"Bearer {stack.api_key}"}
+async def test_leaving_http_stops_the_engine(stack: LiveStack, probe: StreamProbe, stream: bool) -> None:
     body = {"model": MODEL, "messages": ASK, "max_tokens": 1900, "ignore_eos": True, "stream": stream}
-    url = f"{stack.base_url}/v1/chat/completions"
-    with httpx.Client(timeout=0.7 if not stream else 20) as http:
-        if stream:
-            with http.stream("POST", url, json=body, headers=headers) as answer:
-                next(line for line in answer.iter_lines() if '"content":' in line)
-        else:
-            with pytest.raises(httpx.ReadTimeout):
-                http.post(url, json=body, headers=headers)
-    (stream_id,) = probe.stream_ids() - before
-    _check_stopped(probe, stream_id)
+    await asyncio.to_thread(_check_stopped, probe, await begin_and_leave(stack, probe, body))
 
 
 def test_cancel_over_websocket_stops_the_engine(stack: LiveStack, probe: StreamProbe) -> None:

@@ -36,10 +36,13 @@ def group(items: Sequence[pytest.Item]) -> None:
 def deal(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Returns the tests in the order in which to deal out their files, which stay whole."""
     counts = Counter(item.path for item in items)
+    with_engines = {
+        item.path for item in items if any(item.iter_markers("engine")) or any(item.iter_markers("browser"))
+    }
 
     def rank(item: pytest.Item) -> tuple[int, int, str]:
         folder = item.nodeid.split("/")[1]
-        if marker := item.get_closest_marker("xdist_group"):
+        if (marker := item.get_closest_marker("xdist_group")) and item.path in with_engines:
             return 0, SHARED_ENGINES.index(marker.args[0]), ""
         if folder in SLOW_FOLDERS:
             return 2, SLOW_FOLDERS.index(folder), item.path.name

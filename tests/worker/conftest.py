@@ -34,7 +34,7 @@ from tests.support.snapshots import publish_snapshot, simulated, snapshot
 from tests.worker.desk import GATEWAY, WAIT_SECONDS, Desk
 from tests.worker.prompts import prompt_cache
 
-ENGINE_START_SECONDS = 180.0
+ENGINE_START_SECONDS = 400.0
 NO_QUARANTINE = HealingLimits(quarantine_after=0)
 """Tests end more engines than a machine that works does."""
 
@@ -136,6 +136,10 @@ class EngineWorker:
     def replace_killed(self) -> None:
         """Kill the worker and start another one in its place, on the same Redis; returns before that one is ready."""
         self.process.send_signal(signal.SIGKILL)
+        self.start_another()
+
+    def start_another(self) -> None:
+        """Start a worker in place of one that has ended; returns before it is ready."""
         self.process.stop()
         self.process = start_engine_worker(self.redis_url, metrics_port=self.metrics_port, checkpoints=self.checkpoints)
 

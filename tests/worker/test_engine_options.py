@@ -11,6 +11,7 @@ from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.checking import judge
 from headrace_worker.engine import RequestRefusedError
 from tests.worker.conftest import engine_deployment
+from tests.worker.desk import Desk
 from tests.worker.engines import check_nothing_left, started
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]  # vLLM's own, in this process
@@ -76,11 +77,11 @@ async def test_the_check_of_the_form_says_what_vllm_makes_of_it(deployment: Depl
     assert "gpu_memory_reserve_gib" in report.notes[0]
 
 
-async def test_speculation_changes_no_greedy_answer(deployment: Deployment) -> None:
+async def test_speculation_changes_no_greedy_answer(deployment: Deployment, engine_desk: Desk) -> None:
     """With blocks and steps of other sizes; also where credit comes in small portions."""
-    async with started("vllm", deployment()) as bench:
-        expected = await bench.answer(PROMPT, max_tokens=80)
-        assert bench.info.traits.draws_by_position
+    asked = await engine_desk.admit(PROMPT, deployment="tiny", temperature=0.0, max_tokens=80, ignore_eos=True)
+    await engine_desk.answer(asked)
+    expected = await engine_desk.log.token_ids(asked)
     options = {"speculative_config": NGRAM, "block_size": 64, "max_num_batched_tokens": 256}
     async with started("vllm", deployment(**options)) as bench:
         assert not bench.info.traits.draws_by_position, "so that nobody takes a seeded answer for exact"
@@ -101,3 +102,4 @@ async def test_a_small_kv_cache_gives_up_its_exactness(deployment: Deployment) -
     async with started("vllm", deployment(kv_cache_dtype="fp8")) as bench:
         assert len(await bench.answer(PROMPT, max_tokens=20)) == 20
         assert not bench.info.traits.is_batch_invariant
+        assert bench.info.traits.draws_by_position, "which speculation alone gives up"

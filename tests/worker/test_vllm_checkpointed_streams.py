@@ -10,8 +10,7 @@ import pytest
 
 from headrace_wire.checkpoint_folders import stream_folder
 from headrace_wire.messages import AnyLogEntry, StreamState
-from tests.support.snapshots import publish_snapshot, snapshot
-from tests.worker.conftest import ENGINE_START_SECONDS, EngineWorker, engine_deployment, start_engine_worker
+from tests.worker.conftest import ENGINE_START_SECONDS, EngineWorker
 from tests.worker.desk import Answer, Desk
 
 pytestmark = pytest.mark.engine
@@ -86,26 +85,23 @@ async def test_suspended(engine_desk: Desk, engine_worker: EngineWorker, undistu
     await is_discarded(engine_desk, engine_worker, stream_id)
 
 
-async def test_handed_over(desk: Desk, redis_url: str, tiny_model: Path, tmp_path: Path) -> None:
+async def test_handed_over(
+    engine_desk: Desk, engine_worker: EngineWorker, undisturbed: tuple[Answer, list[int]]
+) -> None:
     """A worker is drained without grace; the next one has computed nothing."""
-    await publish_snapshot(desk.redis, snapshot(1, engine_deployment(tiny_model)))
-    with start_engine_worker(redis_url, checkpoints=tmp_path) as worker:
-        worker.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
-        undisturbed = await admit(desk)
-        whole = await desk.answer(undisturbed)
-        stream_id = await admit(desk, queue_timeout_seconds=ENGINE_START_SECONDS)
-        await desk.read_until(stream_id, lambda entry: entry.seq > 100)
-        os.kill(worker.pid, signal.SIGTERM)
-        worker.wait_for_line("draining")
-        os.kill(worker.pid, signal.SIGTERM)
-        assert worker.wait(timeout=30) == 0
-    assert list(stream_folder(tmp_path, "t", stream_id).iterdir())
-    with start_engine_worker(redis_url, checkpoints=tmp_path) as worker:
-        worker.wait_for_line("engine ready", timeout=ENGINE_START_SECONDS)
-        answer = await desk.answer(stream_id)
+    whole, ids = undisturbed
+    stream_id = await admit(engine_desk, window=350, queue_timeout_seconds=ENGINE_START_SECONDS)
+    await engine_desk.read_until(stream_id, lambda entry: entry.seq > 100)
+    engine_worker.process.send_signal(signal.SIGTERM)
+    engine_worker.process.wait_for_line("draining")
+    engine_worker.process.send_signal(signal.SIGTERM)
+    assert engine_worker.process.wait(timeout=60) == 0
+    assert files(engine_worker, stream_id)
+    engine_worker.start_another()
+    await engine_desk.queue.credit([(stream_id, 2**31 - 1)])
+    answer = await engine_desk.answer(stream_id, seconds=ENGINE_START_SECONDS)
     answer.check_order(owners=2)
-    assert await desk.log.token_ids(stream_id) == await desk.log.token_ids(undisturbed)
-    assert answer.text == whole.text
+    assert (await engine_desk.log.token_ids(stream_id), answer.text) == (ids, whole.text)
     assert answer.end.usage.cached_tokens > 900
 
 

@@ -132,7 +132,9 @@ async def test_engine_killed(engine_desk: Desk, engine_worker: EngineWorker, und
     os.kill(engine, signal.SIGKILL)
     await engine_desk.queue.credit([(stream_id, 2**31 - 1) for stream_id, _ in streams])
     starts = [
-        engine_desk.read_until(stream_id, lambda entry: isinstance(entry, Started) and entry.seq > 0, seconds=180)
+        engine_desk.read_until(
+            stream_id, lambda entry: isinstance(entry, Started) and entry.seq > 0, seconds=ENGINE_START_SECONDS
+        )
         for stream_id, _ in live
     ]
     await asyncio.gather(*starts)
