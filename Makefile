@@ -12,6 +12,8 @@ PYTEST := $(VENV)/python -m pytest
 # The simulated engine needs no vLLM.
 ENGINE_PART := $(if $(filter simulated,$(HEADRACE_ENGINE)),,engine-$(ENGINE))
 SECONDARY := engine or alone or browser or faults
+# Two engines share the cores: threads that wait for each other sleep, and do not spin.
+SLEEPING := KMP_BLOCKTIME=0 OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
 .PHONY: help up setup test check fmt bench faults lock clean
@@ -29,8 +31,9 @@ setup:  ## the environment of developers and CI: gateway, engine, tools
 test: setup  ## every test, on real services: quick ones, SQLite, engine, browser
 	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" -n 2 --dist loadfile
 	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" -n 2 --dist loadfile
-	$(PYTEST) $(TESTS) -m "(engine or alone) and not (browser or faults)"
-	$(PYTEST) $(TESTS) -m "browser and not faults"
+	$(SLEEPING) $(PYTEST) $(TESTS) -m "engine and not (alone or browser or faults)" -n 2 --dist loadgroup
+	$(PYTEST) $(TESTS) -m "alone and not (browser or faults)"
+	$(SLEEPING) $(PYTEST) $(TESTS) -m "browser and not faults" -n 2 --dist loadgroup
 
 check: setup  ## form, lint, types, import contracts
 	$(VENV)/ruff format --check
