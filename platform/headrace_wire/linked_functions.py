@@ -31,7 +31,7 @@ class LinkedFunctions(Functions):
 
     async def _run(self, calls: Sequence[Call]) -> list[Reply]:
         link = self._link if self._link is not None and self._link.is_open else await self._open()
-        return await link.ask([self.command(call) for call in calls])
+        return await link.ask([self.command(call) for call in calls], together=True)
 
     async def _open(self) -> RedisLink:
         async with self._opening:

@@ -23,6 +23,9 @@ from headrace_wire.redis_client import CONNECT_SECONDS
 Answered = Callable[[list[Reply] | RedisError], None]
 """Gets the replies of one `send`, in order, or why there are none."""
 
+MOST_TOGETHER = 4
+"""Calls that wait for one another at most: as many requests begin in one turn of a gateway's loop."""
+
 
 class RedisLink(asyncio.Protocol):
     """Sends commands at once, from synchronous code, and hands each answer to a callback."""
@@ -34,6 +37,8 @@ class RedisLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._replies: list[Reply] = []
         self._expected: deque[tuple[int, Answered]] = deque()
+        self._together: list[bytes] = []
+        """Calls that are expected and not written yet."""
 
     @classmethod
     async def open(cls, url: str, *, lost: Callable[[], None]) -> Self:
@@ -66,10 +71,36 @@ class RedisLink(asyncio.Protocol):
             answered(RedisConnectionError("not connected"))
             return
         self._expected.append((len(commands), answered))
-        self._transport.write(b"".join([hiredis.pack_command(tuple(command)) for command in commands]))
+        packed = b"".join([hiredis.pack_command(tuple(command)) for command in commands])
+        if self._together:  # they were first
+            self._together.append(packed)
+            self._write_together()
+        else:
+            self._transport.write(packed)
 
-    async def ask(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """Send commands and return their replies.
+    def send_together(self, commands: Sequence[Sequence[Argument]], answered: Answered) -> None:
+        """Send commands at once, as `send`, while nothing is outstanding; else with what else comes in this turn.
+
+        Thirty requests that come at once, each in a message of its own, wake the server, and whoever it answers, thirty
+        times. One alone waits for nobody.
+        """
+        if not self._expected or self._transport is None or self._transport.is_closing():
+            self.send(commands, answered)
+            return
+        self._expected.append((len(commands), answered))
+        self._together.append(b"".join([hiredis.pack_command(tuple(command)) for command in commands]))
+        if len(self._together) == MOST_TOGETHER:
+            self._write_together()
+        elif len(self._together) == 1:
+            asyncio.get_running_loop().call_soon(self._write_together)
+
+    def _write_together(self) -> None:
+        together, self._together = self._together, []
+        if together and self._transport is not None:
+            self._transport.write(b"".join(together))
+
+    async def ask(self, commands: Sequence[Sequence[Argument]], *, together: bool = False) -> list[Reply]:
+        """Send commands, by `send_together` where that is wanted, and return their replies.
 
         Raises:
             redis.exceptions.RedisError: no answer, or an error among the answers.
@@ -80,7 +111,7 @@ class RedisLink(asyncio.Protocol):
             if not replied.done():
                 replied.set_result(answer)
 
-        self.send(commands, answered)
+        (self.send_together if together else self.send)(commands, answered)
         replies = await replied
         if isinstance(replies, RedisError):
             raise replies
@@ -93,6 +124,7 @@ class RedisLink(asyncio.Protocol):
         """Hang up; nobody is told, and what is outstanding stays unanswered."""
         self._lost = _nobody
         self._expected.clear()
+        self._together.clear()
         if self._transport is not None:
             self._transport.abort()
 
@@ -142,6 +174,7 @@ class RedisLink(asyncio.Protocol):
         """Told by asyncio: it has ended."""
         self._transport = None
         outstanding, self._expected = self._expected, deque()
+        self._together.clear()
         for _, answered in outstanding:
             answered(RedisConnectionError(f"connection lost: {exc or 'closed by the server'}"))
         self._lost()

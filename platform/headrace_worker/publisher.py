@@ -229,7 +229,7 @@ class Publisher:
         """
         log.warning("log lost stream_id=%s", outbox.stream_id)
         self._drop(outbox)
-        self._endings.create_task(until_answered(lambda: self._settle(outbox, None)))
+        self._endings.create_task(until_answered(lambda: self._settle([(outbox, None)])))
 
     def _find(self, stream_id: str, epoch: int) -> Outbox | None:
         """Return the outbox of one claim; the same stream may have been claimed here again."""
@@ -270,8 +270,7 @@ class Publisher:
         ended = [(outbox, entry) for outbox in outboxes if (entry := outbox.ended) is not None]
 
         async def settle_and_publish() -> None:
-            for outbox, entry in ended:
-                await self._settle(outbox, entry)
+            await self._settle(ended)
             await self._token_log.publish([entry for _, entry in ended])
 
         await until_answered(settle_and_publish)
@@ -283,16 +282,21 @@ class Publisher:
                 self._settled.append((now, outbox))
                 self._close(outbox)
 
-    async def _settle(self, outbox: Outbox, ended: Ended | None) -> None:
-        await self._queue.settle(
-            outbox.stream_id,
-            epoch=outbox.epoch,
-            incarnation=outbox.incarnation,
-            state=ended.state if ended else StreamState.FAILED,
-            log_ttl_seconds=outbox.log_ttl_seconds,
-            finish_reason=ended.finish_reason if ended else FinishReason.ERROR,
-            usage=ended.usage if ended else Usage(),
-        )
+    async def _settle(self, ends: Sequence[tuple[Outbox, Ended | None]]) -> None:
+        """Settle streams that ended in one step, in one round trip."""
+        calls = [
+            self._queue.settle_call(
+                outbox.stream_id,
+                epoch=outbox.epoch,
+                incarnation=outbox.incarnation,
+                state=ended.state if ended else StreamState.FAILED,
+                log_ttl_seconds=outbox.log_ttl_seconds,
+                finish_reason=ended.finish_reason if ended else FinishReason.ERROR,
+                usage=ended.usage if ended else Usage(),
+            )
+            for outbox, ended in ends
+        ]
+        await self._functions.call_many(calls)
 
 
 async def until_answered(call: Callable[[], Awaitable[_T]]) -> _T:

@@ -19,6 +19,30 @@ async def test_replies_come_in_the_order_of_their_commands(redis_url: str) -> No
     link.close()
 
 
+async def test_calls_that_come_while_one_is_outstanding_go_together(redis_url: str) -> None:
+    link = await RedisLink.open(redis_url, lost=lambda: None)
+    async with Redis.from_url(redis_url) as redis:
+
+        async def reads() -> int:
+            return int((await redis.info("stats"))["total_reads_processed"])
+
+        await reads()  # by now it is connected
+        before = await reads()
+        asked = [link.ask([("ECHO", f"{n}"), ("ECHO", f"{n}!")], together=True) for n in range(9)]
+        replies = await asyncio.gather(*asked)
+        assert replies == [[b"%d" % n, b"%d!" % n] for n in range(9)]
+        assert await reads() - before <= 3 + 1, "the first, and twice four; and the question itself"
+    link.close()
+
+
+async def test_what_is_sent_at_once_does_not_overtake_what_waits(redis_url: str) -> None:
+    link = await RedisLink.open(redis_url, lost=lambda: None)
+    ways = [True, True, False, True, False]
+    asked = [link.ask([("ECHO", f"{n}")], together=together) for n, together in enumerate(ways)]
+    assert await asyncio.gather(*asked) == [[b"%d" % n] for n in range(len(ways))]
+    link.close()
+
+
 async def test_an_error_among_the_answers_is_raised(redis_url: str) -> None:
     link = await RedisLink.open(redis_url, lost=lambda: None)
     with pytest.raises(ResponseError):

@@ -163,6 +163,21 @@ async def test_a_settled_stream_leaves_the_table_of_a_living_owner(wire: Wire) -
     assert record.state is StreamState.FINISHED
 
 
+async def test_a_claim_of_all_that_waits_silences_the_bell(wire: Wire) -> None:
+    async def heard() -> bool:
+        return await wire.queue.wait_for_work("m", WORKER, timeout_seconds=0.01)
+
+    for _ in range(5):
+        await wire.admit(new_stream_id())
+    assert await heard()
+    assert len(await wire.queue.claim(WORKER, deployment="m", want=2)) == 2
+    assert await heard(), "others wait"
+    assert len(await wire.queue.claim(WORKER, deployment="m", want=4)) == 3
+    assert not await heard(), "for nobody"
+    await wire.admit(new_stream_id())
+    assert await heard()
+
+
 async def test_renew_tells_lost_and_cancelled(wire: Wire) -> None:
     lost, cancelled = new_stream_id(), new_stream_id()
     await wire.admit(lost)

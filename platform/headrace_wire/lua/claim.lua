@@ -17,7 +17,7 @@ define('claim', function(keys, args)
     running[args[i]] = tonumber(args[i + 1])
     serves = serves + running[args[i]]
   end
-  local team, me, lately, left, elsewhere, in_turn = nil, nil, 0, {}, {}, true
+  local team, me, lately, left, elsewhere, in_turn, is_empty = nil, nil, 0, {}, {}, true, false
 
   -- Who else serves the deployment, as far as it matters here: this worker's own numbers are the newest.
   local function team_now()
@@ -98,7 +98,10 @@ define('claim', function(keys, args)
       if #left == MOST_LEFT then return end
       looks = looks + 1
       local id = next_one()
-      if not id then return end
+      if not id then
+        is_empty = in_turn
+        return
+      end
       give(id)
     end
   end
@@ -114,6 +117,8 @@ define('claim', function(keys, args)
     end
   end
   for i = #left, 1, -1 do lane_return(k, unpack(left[i])) end
+  -- Of those that came together each has rung. Nobody waits any more: who heard the rest of it would come in vain, we first.
+  if is_empty and #claimed > 1 and not left[1] and not elsewhere[1] then redis.call('DEL', k.bell) end
   if workers > 1 then
     team_now()
     redis.call('HSET', k.pace, 'running:' .. args[1], int(serves + #claimed))

@@ -391,6 +391,29 @@ class RequestQueue:
         usage: Usage = Usage(),  # noqa: B008  # frozen
     ) -> bool:
         """End a stream on its record and book what it used, exactly once; False when it was not ours (any more)."""
+        call = self.settle_call(
+            stream_id,
+            epoch=epoch,
+            incarnation=incarnation,
+            state=state,
+            log_ttl_seconds=log_ttl_seconds,
+            finish_reason=finish_reason,
+            usage=usage,
+        )
+        return bool(await self._functions.call(*call))
+
+    @staticmethod
+    def settle_call(
+        stream_id: str,
+        *,
+        epoch: int,
+        incarnation: str,
+        state: StreamState,
+        log_ttl_seconds: int,
+        finish_reason: FinishReason = FinishReason.ERROR,
+        usage: Usage = Usage(),  # noqa: B008  # frozen
+    ) -> Call:
+        """Return the call that `settle` makes, for several that go together."""
         keys = [
             redis_keys.stream_key(stream_id),
             redis_keys.assigned_key(incarnation),
@@ -405,4 +428,4 @@ class RequestQueue:
             *(stream_id, epoch, state.value, keep, finish_reason.value),
             *(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
         ]
-        return bool(await self._functions.call("settle", keys, args))
+        return "settle", keys, args
