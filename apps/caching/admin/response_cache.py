@@ -23,6 +23,8 @@ from apps.tenants.services import Actor
 class ResponseCachePolicyAdmin(ServiceAdmin):
     """Whose static answers are kept."""
 
+    empty_help = _("Without one, no answer is kept and given again.")
+
     list_display = (
         *(
             "tenant",

@@ -32,6 +32,10 @@ _STATE_COLOURS = {
 class LoraAdapterAdmin(ServiceAdmin):
     """Weights of one tenant over a deployment's model."""
 
+    empty_help = _(
+        "An adapter is a model of its own to callers, served by the workers of the deployment that it was made for."
+    )
+
     list_display = ("model_name", "tenant", "place", "current_state", "rank", "is_active", "checked_at")
     list_filter = [
         ("tenant", RelatedDropdownFilter),

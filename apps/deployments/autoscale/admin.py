@@ -42,6 +42,10 @@ _EXPLAINED = 10
 class AutoscalePolicyAdmin(ServiceAdmin):
     """Policies: when a deployment gets more or fewer workers."""
 
+    empty_help = _(
+        "Without one, nobody starts or ends workers of a deployment by load. A new one begins in shadow mode."
+    )
+
     list_display = ("deployment", "current_mode", "bounds", "executor", "last_reason", "last_error_at", "updated_at")
     list_filter = [("mode", ChoicesDropdownFilter), ("executor", ChoicesDropdownFilter)]
     list_select_related = ("deployment",)
@@ -145,6 +149,8 @@ class AutoscalePolicyAdmin(ServiceAdmin):
 @admin.register(ScalingDecision)
 class ScalingDecisionAdmin(ReadOnlyAdmin):
     """Decisions as they were made: what led to them, and what became of them."""
+
+    empty_help = _("What autoscale policies change, or would change in shadow mode, stands here with its reason.")
 
     list_display = ("at", "deployment", "change", "rule", "reason", "outcome", "result_text", "ended_at")
     list_filter = [

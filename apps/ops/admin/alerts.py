@@ -120,6 +120,8 @@ def _subject_of(rule: AlertRule) -> str:
 class AlertSilenceAdmin(_AlertingAdmin):
     """When nobody is told."""
 
+    empty_help = _("While one lasts, alerts are noted and nobody is told.")
+
     list_display = ("reason", "rule", "deployment", "starts_at", "ends_at")
     list_filter = [("rule", RelatedDropdownFilter), ("ends_at", RangeDateTimeFilter)]
     list_filter_submit = True
@@ -131,6 +133,8 @@ class AlertSilenceAdmin(_AlertingAdmin):
 @admin.register(AlertReceiver)
 class AlertReceiverAdmin(_AlertingAdmin):
     """Who is told."""
+
+    empty_help = _("Without one, nobody is told of alerts.")
 
     list_display = ("name", "channel", "address", "is_default", "is_active")
     list_filter = [("channel", ChoicesDropdownFilter), "is_active"]
@@ -174,6 +178,8 @@ class AlertDeliveryInline(TabularInline):  # type: ignore[misc]  # unfold ships 
 @admin.register(Alert)
 class AlertAdmin(ReadOnlyAdmin):
     """What fired; what is open comes first."""
+
+    empty_help = _("An alert stands here from when the bound of a rule is passed; Celery looks every 15 s.")
 
     list_display = ("rule_name", "subject", "how", "how_much", "numbers", "since", "fired_at", "resolved_at", "told")
     list_filter = [
@@ -221,7 +227,9 @@ class AlertAdmin(ReadOnlyAdmin):
     @admin.display(description=_("Told"))
     def told(self, alert: Alert) -> str:
         """Returns each receiver with what became of it."""
-        return ", ".join(f"{way.receiver} ({way.event}): {way.progress}" for way in alert.deliveries.all())
+        return ", ".join(f"{way.receiver} ({way.event}): {way.progress}" for way in alert.deliveries.all()) or str(
+            _("nobody")
+        )
 
     @admin.action(description=_("Send again what did not arrive"), permissions=["view"])
     def send_again(self, request: HttpRequest, queryset: "QuerySet[Alert]") -> None:

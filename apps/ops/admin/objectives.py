@@ -27,6 +27,8 @@ _NOT_KNOWN = "-"
 class ServiceObjectiveAdmin(ServiceAdmin):
     """What deployments promise, and how it goes."""
 
+    empty_help = _("An objective says how many of a deployment's answers are to be how fast, and has an error budget.")
+
     list_display = ("deployment", "indicator", "goal_seconds", "target_percent", "window_days", "budget_left", "burn")
     list_filter = [("deployment", RelatedDropdownFilter), ("indicator", ChoicesDropdownFilter)]
     list_filter_submit = True

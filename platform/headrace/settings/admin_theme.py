@@ -30,6 +30,10 @@ def _icon(_request: HttpRequest) -> str:
     return static("chat/icon.svg")
 
 
+def _styles(_request: HttpRequest) -> str:
+    return static("headrace/admin.css")
+
+
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Headrace",
     "SITE_HEADER": "Headrace",
@@ -37,6 +41,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_SYMBOL": "water",
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": _icon}],
     "SITE_URL": "/",
+    "STYLES": [_styles],
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "COLORS": {

@@ -53,14 +53,14 @@ function showRange() {
   if (row) row.scrollLeft = chosen.offsetLeft - (row.clientWidth - chosen.clientWidth) / 2;
 }
 
-/** Takes over what may be chosen now: a tenant has keys of its own, a deployment workers. */
+/** Takes over what may be chosen now: a tenant has keys of its own, a deployment workers. What is chosen stays. */
 function offer(choices) {
   for (const [name, options] of Object.entries(choices)) {
     const field = form.elements[name];
     if (!field || field === document.activeElement) continue;
     const chosen = field.value;
+    if (!options.some(([value]) => value === chosen)) options.push([chosen, chosen]); // a worker that has ended, say
     field.replaceChildren(...options.map(([value, label]) => new Option(label, value, false, value === chosen)));
-    if (field.value !== chosen) field.value = chosen;
     field.disabled = options.length === 1;
   }
 }
