@@ -26,7 +26,7 @@ from apps.streams.traces import Trace
 from apps.streams.transport import limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.errors import HeadraceError, InvalidRequestError, StreamCancelledError
-from headrace_wire.messages import AnyLogEntry, Delta, Ended, StreamState
+from headrace_wire.messages import AnyLogEntry, Delta, Ended, SamplingParams, StreamState
 from headrace_wire.request_queue import Idempotency
 
 log = structlog.get_logger(__name__)
@@ -60,14 +60,15 @@ async def _serve(
 ) -> None:
     route = stream_route(gateway=gateway, caller=caller, model=request.model)
     limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
+    sampling = request.sampling()
     with gateway.traces.request(
         dict(exchange.scope["headers"]),
         model=route.deployment.name,
         tenant_id=caller.tenant.id,
-        sampling=request.sampling(),
+        sampling=sampling,
         arrived_at=exchange.started_at,
     ) as trace:
-        await _answer(exchange, gateway, caller, request, route, idempotency, trace)
+        await _answer(exchange, gateway, caller, request, sampling, route, idempotency, trace)
 
 
 async def _answer(
@@ -75,6 +76,7 @@ async def _answer(
     gateway: Gateway,
     caller: Caller,
     request: ChatCompletionRequest,
+    sampling: SamplingParams,
     route: Route,
     idempotency: Idempotency | None,
     trace: Trace,
@@ -86,7 +88,7 @@ async def _answer(
             caller=caller,
             deployment=route.deployment,
             conversation=request.conversation(),
-            sampling=request.sampling(),
+            sampling=sampling,
             options=StreamOptions(
                 # Only a client that named a key can come back; else the engine must not go on for nobody.
                 can_return=idempotency is not None,

@@ -4,7 +4,6 @@ import asyncio
 import time
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from redis import Redis
@@ -22,7 +21,7 @@ from headrace_wire.latency.summary import SeriesKey, Summary
 from headrace_wire.messages import Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
 
 KEY = SeriesKey("sim", "a" * 32, "b" * 32)
-OWNED = replace(KEY, worker="worker-1")
+OWNED = KEY._replace(worker="worker-1")
 
 
 class Clock:

@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from redis import Redis
@@ -81,7 +80,7 @@ def test_what_is_older_than_the_window_is_left_out(redis: "Redis", slot: int) ->
 
 
 def test_series_are_told_apart(redis: "Redis", slot: int) -> None:
-    odd = replace(BODO, deployment="a:b/c")
+    odd = BODO._replace(deployment="a:b/c")
     run(
         redis,
         filing_call(
