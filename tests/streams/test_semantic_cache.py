@@ -89,8 +89,9 @@ async def test_the_same_question_in_other_words_is_given_the_answer(desk: Desk) 
 
 async def test_an_adapter_is_given_its_own_answers_and_the_model_none_of_them(desk: Desk) -> None:
     def named(name: str, revision: str = "1") -> AdapterConfig:
-        fields = {"tenant_id": TENANT_A, "deployment": "sim", "name": name, "place": name, "revision": revision * 64}
-        return AdapterConfig(id=name, **fields)
+        return AdapterConfig(
+            id=name, tenant_id=TENANT_A, deployment="sim", name=name, place=name, revision=revision * 64
+        )
 
     await desk.configure(adapters=[named("tides"), named("ebb")])
     await desk.computed(ASKED, deployment="sim:tides")
