@@ -39,7 +39,7 @@ class Draining:
             *(len(self._streams), order.deadline_seconds, order.leave, order.reason),
         )
         self.order, self.until = order, time.time() + order.deadline_seconds
-        self._streams.drain()
+        self._streams.departures.drain()
         self._announce()
         self._changed.set()
 
@@ -49,7 +49,7 @@ class Draining:
             return
         log.info("drain ended, taking streams again")
         self.order = None
-        self._streams.resume()
+        self._streams.departures.resume()
         self._announce()
         self._changed.set()
 
@@ -86,7 +86,7 @@ class Draining:
             async with asyncio.timeout(FLUSH_SECONDS):
                 while len(self._streams):  # a claim that was under way may have brought some more
                     log.warning("drain deadline passed, streams handed over: %d", len(self._streams))
-                    await self._streams.hand_over()
+                    await self._streams.departures.hand_over()
                     await publisher.wait_empty()
                 await publisher.wait_empty()
         except TimeoutError:

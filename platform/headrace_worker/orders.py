@@ -64,7 +64,7 @@ class Orders:
         if credit:
             self._streams.credit(credit)
         if migrating:
-            self._streams.migrate(migrating)
+            self._streams.departures.migrate(migrating)
 
     def _obey_one(self, message: WarmUp | Prefill | CancelPrefill | Drain | Resume) -> None:
         match message:

@@ -16,12 +16,12 @@ from headrace_wire.request_queue import Claimed, RequestQueue
 from headrace_wire.token_log import TokenLog
 from headrace_worker.adapter_shelf import AdapterShelf
 from headrace_worker.batch_control import DynamicBatch
-from headrace_worker.checkpoint_disposal import CheckpointDisposal
 from headrace_worker.config import HealingLimits, HoldLimits
 from headrace_worker.deadlines import Deadlines
+from headrace_worker.departures import Departures
 from headrace_worker.engine import Engine, EngineDeadError, EngineInfo, EngineOutput, EngineStats, RequestRefusedError
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
-from headrace_worker.failures import DRAINED, ENGINE_LOST, INTERNAL, LATE, STALLED
+from headrace_worker.failures import ENGINE_LOST, INTERNAL, LATE, STALLED
 from headrace_worker.generation import Generation
 from headrace_worker.guarding import Guarding
 from headrace_worker.handover import Handover
@@ -33,6 +33,7 @@ from headrace_worker.metrics import WorkerMetrics
 from headrace_worker.outbox import Outbox
 from headrace_worker.places import LIVE_PER_SLOT, Places
 from headrace_worker.publisher import Publisher
+from headrace_worker.reckoning import Reckoning
 from headrace_worker.showing import Showing
 from headrace_worker.starting import Starter
 
@@ -63,18 +64,28 @@ class Streams:
         """Those that the engine has, by its name for them."""
         self._starter = Starter(token_log, self.publisher, guarding.policies, guarding.report, adapters)
         adapters.in_use = self._adapters_in_use
-        self._guarding = guarding
+        self._interventions = guarding.interventions
         self.held_prefixes = HeldPrefixes(PrefixIndex(functions), token_log, metrics.prefixes)
         self._handover = Handover(
             self.publisher, queue, metrics, save=self._starter.checkpoint, stop=self._withdraw, forget=self._retire
         )
-        self._checkpoints = CheckpointDisposal(checkpoints) if checkpoints is not None else None
         self._tasks = asyncio.TaskGroup()
         self._showing = Showing(queue, self._tasks)
         self._holds = Holds(limits, show=self._showing.states, suspend=self._suspend)
         self.places = Places(self._live, self._holds)
         self.batch = DynamicBatch(self._live, self.places)
         self.health = Health(healing)
+        self.departures = Departures(
+            self._live, self._handover, self._tasks, holds=self._holds, places=self.places, health=self.health
+        )
+        self._reckoning = Reckoning(
+            metrics,
+            health=self.health,
+            batch=self.batch,
+            held_prefixes=self.held_prefixes,
+            guarding=guarding,
+            checkpoints=checkpoints,
+        )
         self._judging = Judging(guarding.judges, self._tasks, guarding.metrics, judged=self._judged)
         self._deadlines = Deadlines(self._waiting_for_tokens, self._end_stalled)
 
@@ -86,10 +97,9 @@ class Streams:
                 self._tasks.create_task(self._deadlines.run(), name="deadlines")
                 self._tasks.create_task(self._holds.run(), name="holds")
                 self._tasks.create_task(self.batch.run(), name="batch")
-                self._tasks.create_task(self._guarding.interventions.run(), name="interventions")
+                self._tasks.create_task(self._interventions.run(), name="interventions")
         finally:
-            if self._checkpoints is not None:
-                self._checkpoints.close()
+            self._reckoning.close()
 
     # ---- the engine
 
@@ -101,19 +111,10 @@ class Streams:
         self.places.attach(slots)
 
     def detach(self) -> None:
-        """Stop using the engine; streams that it still had go back into the queue.
-
-        It may be one of them that ends engines, one without a token most likely. Where there is only one of these it is
-        blamed, else they go first, and into the next engine one at a time. None is where the engine lives and is given
-        up: then its streams are not what ails it.
-        """
+        """Stop using the engine; streams that it still had go back into the queue."""
         self._starter.detach()
         self.places.attach(0)
-        live = list(self._live.values())
-        unmoved = [generation for generation in live if generation.is_unmoved]
-        moved = [generation for generation in live if generation not in unmoved]
-        blamed = unmoved if len(unmoved) == 1 and not self.health.is_sick else []
-        self._tasks.create_task(self._handover.requeue(unmoved + moved, ENGINE_LOST, blamed=blamed))
+        self.departures.engine_lost()
 
     def rest(self) -> None:
         """Stop using an engine that has no stream: what comes before somebody else is told goes back into the queue."""
@@ -258,33 +259,8 @@ class Streams:
 
     # ---- out, before their end
 
-    def drain(self) -> None:
-        """Take nothing more; give up what is held, now and from now on; the rest may go on."""
-        self.places.is_closed = True
-        self._holds.drain()
-
-    def resume(self) -> None:
-        """Take streams again."""
-        self._holds.resume()
-        self.places.is_closed = False
-        self.places.changed.set()
-
-    async def hand_over(self) -> None:
-        """Give every stream back, to be continued by another worker; what has begun is done, come what may."""
-        leaving = self._handover.requeue(list(self._live.values()), DRAINED, saving=True)
-        await asyncio.shield(self._tasks.create_task(leaving))
-
-    def migrate(self, stream_ids: Sequence[str]) -> None:
-        """Give these streams to other workers; those that cannot be continued elsewhere stay."""
-        found = [generation for stream_id in stream_ids if (generation := self._live.get(stream_id)) is not None]
-        for generation in found:
-            if not generation.may_continue:
-                log.warning("not to be continued elsewhere, and kept stream_id=%s", generation.stream_id)
-        moving = [generation for generation in found if generation.may_continue]
-        self._tasks.create_task(self._handover.requeue(moving, DRAINED, saving=True, elsewhere=True))
-
     def _suspend(self, generation: Generation, reason: str) -> None:
-        self._tasks.create_task(self._handover.suspend(generation, reason))
+        self.departures.suspend(generation, reason)
 
     async def _withdraw(self, generations: Sequence[Generation]) -> None:
         """Take streams from the engine; what it still says of them is not heard any more."""
@@ -376,18 +352,8 @@ class Streams:
         """Let go of a stream that has ended, or was given back. One whose end waits for its history stays."""
         if generation.ended is None and not generation.is_leaving:
             return
-        is_ours = self._forget(generation)
-        if is_ours and generation.new_tokens:
-            self.held_prefixes.ended(generation.request)
-        if is_ours and generation.ended is not None:
-            self._metrics.ended(generation.ended, new_tokens=generation.new_tokens)
-            self.health.ended(generation.ended)
-            self.batch.ended(generation)
-            self._metrics.prompt_caches.ended(generation.request, generation.ended)
-            if generation.guard is not None and generation.times.first_text_at:
-                self._guarding.metrics.held_back(generation.ended.timings.guard_time)
-            if self._checkpoints is not None:
-                self._checkpoints.ended(generation)
+        if self._forget(generation):
+            self._reckoning.left(generation)
 
     def _forget(self, generation: Generation) -> bool:
         self._requests.pop(generation.request_id, None)
