@@ -55,7 +55,7 @@ async def test_what_is_left_of_a_drain_is_handed_over_and_the_worker_comes_back(
     async with run_worker(simulated("sim", engine_args=SLOW)):
         first = (await desk.worker_in(WorkerState.READY)).incarnation
         async with run_worker(simulated("sim", engine_args=SLOW)):
-            streams = [await desk.admit(max_tokens=60) for _ in range(STREAMS)]
+            streams = [await desk.admit(max_tokens=200) for _ in range(STREAMS)]
             for stream_id in streams:
                 await desk.first_token(stream_id)
             await drain_worker(desk.redis, first, reason="a test", deadline_seconds=0.1)
@@ -64,7 +64,7 @@ async def test_what_is_left_of_a_drain_is_handed_over_and_the_worker_comes_back(
             assert drained.drain_until > drained.started_at
             assert not drained.is_leaving
             answers = [await desk.answer(stream_id) for stream_id in streams]
-            reference = await desk.answer(await desk.admit(max_tokens=60))
+            reference = await desk.answer(await desk.admit(max_tokens=200))
             assert reference.starts[0].owner != first, "a drained worker takes nothing"
             for answer in answers:
                 answer.check_order(owners=None)
