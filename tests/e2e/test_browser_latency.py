@@ -1,9 +1,10 @@
-"""The latency page in a real browser: figures, charts, and the same as tables."""
+"""The latency pages in a real browser: drawn, filtered, and read again after an error, on a desk and on a phone."""
 
 import re
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.live_stack import LiveStack
 
@@ -12,6 +13,7 @@ pytestmark = pytest.mark.browser
 PATH = "/admin/ops/latencyhour/"
 NEWS_MS = 40_000
 """Pages ask when they are told, and every 15 s where they are not."""
+KNOWN = re.compile(r"\d")
 
 FILE = """
 import uuid
@@ -21,20 +23,24 @@ from apps.ops.latency.live import latency_pages_tell
 from apps.tenants.models import Tenant
 from headrace_wire.latency.summary import SeriesKey
 from tests.support.latencies import latencies_file, summary_of
-at = timezone.now() - timedelta(seconds={ago})
 tenant = Tenant.objects.get(slug="demo").id.hex
-latencies_file(uuid.uuid4().hex, at, {{
-    SeriesKey("{name}", tenant): summary_of(ttft=0.3, requests={requests}),
-    SeriesKey("{name}-too", tenant): summary_of(ttft=0.1, requests=4),
-    SeriesKey("{name}", uuid.uuid4().hex): summary_of(ttft=0.3, requests=1000),
-}})
+for name, own, others, ago in {rows}:
+    series = {{SeriesKey(name, tenant): summary_of(ttft=0.3, requests=own)}}
+    if others:
+        series[SeriesKey(name, uuid.uuid4().hex)] = summary_of(ttft=0.3, requests=others)
+    latencies_file(uuid.uuid4().hex, timezone.now() - timedelta(seconds=ago), series)
 latency_pages_tell()
 """
+"""What gateways do, and what tells pages of it. A row: deployment, requests of the demo tenant, of another, age."""
+ROWS = [
+    ("drawn", 10, 1000, 40),
+    ("drawn-too", 4, 0, 40),
+]
 
 
-def file(stack: LiveStack, requests: int, name: str = "drawn", ago: int = 40) -> None:
-    """Does what gateways do, and what tells pages of it."""
-    stack.run_django(FILE.format(requests=requests, name=name, ago=ago))
+@pytest.fixture(scope="module", autouse=True)
+def _filed(live_stack: LiveStack) -> None:
+    live_stack.run_django(FILE.format(rows=ROWS))
 
 
 def tile(page: Page, name: str) -> Locator:
@@ -60,9 +66,44 @@ def drawn(page: Page, name: str) -> list[str]:
     return lines
 
 
+def points(page: Page, name: str) -> list[dict[str, float]]:
+    """Returns where on a chart's canvas the points of its first line are, in their order."""
+    found: list[dict[str, float]] = page.evaluate(
+        """(name) => {
+          const chart = Chart.getChart(document.querySelector(`[data-panel="${name}"] canvas`));
+          chart.update("none");
+          const drawn = chart.getDatasetMeta(0).data, told = chart.data.datasets[0].data;
+          return told.flatMap(({ y }, index) => y === null ? [] : [{ x: drawn[index].x, y: drawn[index].y }]);
+        }""",
+        name,
+    )
+    return found
+
+
+def choose(page: Page, label: str, value: str) -> None:
+    """Chooses what a list may not offer: nobody deployed what these tests draw."""
+    page.get_by_label(label, exact=True).evaluate("(field, value) => field.add(new Option(value, value))", value)
+    page.get_by_label(label, exact=True).select_option(value)
+
+
+@pytest.fixture
+def phone(browser: Browser, live_stack: LiveStack) -> Iterator[Page]:
+    """A member on a phone, who has just signed in; a script error fails the test."""
+    errors: list[str] = []
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, color_scheme="dark")
+    page = context.new_page()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"{live_stack.base_url}/account/")
+    page.get_by_label("Email").fill(live_stack.user.email)
+    page.get_by_label("Password").fill(live_stack.user.password)
+    page.get_by_role("button", name="Sign in").click()
+    yield page
+    context.close()
+    assert errors == []
+
+
 def test_latencies_are_drawn_and_stand_in_tables(admin_page: Page, live_stack: LiveStack) -> None:
     page = admin_page
-    file(live_stack, 10)
     page.goto(f"{live_stack.base_url}{PATH}?range=15m&deployment=drawn")
     shows(page, "count-requests", "1,010")
     shows(page, "ttft-p50", re.compile(r"^(29\d|30\d) ms$"))
@@ -76,3 +117,52 @@ def test_latencies_are_drawn_and_stand_in_tables(admin_page: Page, live_stack: L
     row = panel(page, "ttft").locator("tbody tr").first
     expect(row).to_contain_text(re.compile(r"(29\d|30\d) ms"))
     expect(row.get_by_role("link", name="Ended streams")).to_be_visible()
+
+
+def test_what_is_chosen_stands_in_the_address_and_comes_back(admin_page: Page, live_stack: LiveStack) -> None:
+    page = admin_page
+    page.goto(f"{live_stack.base_url}{PATH}?range=15m&deployment=drawn")
+    shows(page, "count-requests", "1,010")
+    page.evaluate("window.notReloaded = true")
+    choose(page, "Deployment", "drawn-too")
+    shows(page, "count-requests", "4")
+    assert "deployment=drawn-too" in page.url
+    page.go_back()
+    shows(page, "count-requests", "1,010")
+    expect(page.get_by_label("Deployment", exact=True)).to_have_value("drawn")
+    page.get_by_role("button", name="Earlier").click()
+    status = page.locator(".lt-state [role=status]")
+    expect(status).to_contain_text("No requests in this time.", timeout=NEWS_MS)
+    page.get_by_role("button", name="Now", exact=True).click()
+    shows(page, "count-requests", "1,010")
+    assert page.evaluate("window.notReloaded")
+
+
+def test_a_member_sees_the_own_tenant_on_a_phone(phone: Page, live_stack: LiveStack) -> None:
+    phone.goto(f"{live_stack.base_url}/account/")
+    phone.get_by_role("link", name="How fast answers are").click()
+    phone.get_by_role("radio", name="15 min").check()
+    expect(phone).to_have_url(re.compile("range=15m"))
+    shows(phone, "ttft-p50", KNOWN)
+    asked = phone.evaluate("fetch('/account/latency/numbers?range=15m').then((answer) => answer.json())")
+    assert 0 < asked["totals"]["count.requests"] < 1000, "nothing of the other tenant"
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390
+    expect(panel(phone, "kv")).to_have_count(0)
+    canvas = panel(phone, "requests").locator("canvas")
+    canvas.scroll_into_view_if_needed()
+    at = points(phone, "requests")[-1]
+    canvas.tap(position={"x": at["x"], "y": at["y"]})
+    point = panel(phone, "requests").locator(".lt-point")
+    expect(point).to_contain_text(re.compile(r"\d\d:\d\d:\d\d \u2013 .*: Requests "))
+
+
+def test_what_cannot_be_read_is_told_and_tried_again(admin_page: Page, live_stack: LiveStack) -> None:
+    page = admin_page
+    page.route("**/numbers/*", lambda route: route.fulfill(status=503, json={"problem": "away"}))
+    page.goto(f"{live_stack.base_url}{PATH}?range=15m&deployment=drawn")
+    state = page.locator(".lt-state")
+    expect(state).to_have_attribute("data-kind", "error")
+    expect(state).to_contain_text("cannot be read at the moment (503). Trying again every 10 s.")
+    page.unroute("**/numbers/*")
+    expect(state).not_to_have_attribute("data-kind", "error", timeout=NEWS_MS)
+    shows(page, "count-requests", "1,010")
