@@ -1,196 +1,326 @@
-"""Causes put into a running installation are found from what its gateway and workers say of themselves.
+"""Causes put into a running installation are named by the diagnosis, first of all, and no longer once they are gone.
 
-One deployment for each cause; all are well first, then each has its cause in turn. Latencies are those that the gateway
-files; the fleet is sampled from the workers' registrations as Celery does it, only more often.
+Each deployment is under a steady load and well at first; then causes are put in and taken out in turn. Latencies are
+what the gateway files, the fleet is sampled as Celery does it, the verdict is the page's. A phase has as many slots of
+ten seconds as it takes until there are samples and requests enough; phases are compared with those of the same run.
 """
 
 import asyncio
-import itertools
 import json
-import tempfile
+import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-import httpx
 import pytest
-from pytest_django import Settings
 from redis import Redis
 
-from apps.deployments.fleet_mirror import registrations_read
 from apps.ops.diagnosis.causes import Cause
-from apps.ops.diagnosis.diagnose import diagnose
-from apps.ops.diagnosis.observations import Fleet, Observation
+from apps.ops.diagnosis.movements import FEWEST
 from headrace_wire import redis_keys
-from headrace_wire.fleet import WorkerInfo, WorkerState
-from headrace_wire.latency.measures import Tally
-from headrace_wire.latency.store import slot_of, totals_read
+from headrace_wire.latency.measures import Measure, Tally
+from headrace_wire.latency.store import SLOT_SECONDS, slot_of, totals_read
 from headrace_wire.latency.summary import Summary
+from tests.support.environment import REPOSITORY_ROOT
+from tests.support.injected_causes import (
+    DEPLOYMENTS,
+    INJECTIONS,
+    LEASE_SECONDS,
+    STALL_SECONDS,
+    TOGETHER,
+    Injection,
+    guarded_key,
+)
 from tests.support.live_stack import LiveStack, running_stack
+from tests.support.steady_load import SteadyLoad, steady_loads
 
-QUICK = {"ttft_ms": 10, "tpot_ms": 5, "answer_tokens": 20}
-DEPLOYMENTS: dict[str, dict[str, Any]] = {
-    "places": {"engine_args": QUICK, "max_num_seqs": 2},
-    "batch": {"engine_args": {**QUICK, "tpot_us_each": 2000}, "max_num_seqs": 64},
-    "prefixes": {"engine_args": {**QUICK, "block_tokens": 16, "prefill_us": 1000}, "max_num_seqs": 64},
-    "memory": {"engine_args": {**QUICK, "answer_tokens": 60, "kv_tokens": 200}, "max_num_seqs": 64},
-}
-CAUSES = {
-    "places": Cause.CAPACITY,
-    "batch": Cause.CONTENTION,
-    "prefixes": Cause.PREFIX_MISSES,
-    "memory": Cause.MEMORY_FULL,
-}
-LOAD_SECONDS = 4.0
-FEWEST = 15
-STALE_SECONDS = 1.5
-"""Registrations are written each second: earlier ones say what was before the load."""
-FILED_SECONDS = 40.0
-LONG = "These words stand at the beginning of each prompt, and there are a good many of them. " * 6
+PHASE_SECONDS = 300.0
+"""Within which a phase has its samples and requests, or the test fails."""
+SHARES = (0.5, 0.9, 0.95, 0.99)
+ERROR = 0.02
+"""What a percentile of the dashboard may be off, as promised."""
+RANGE = """
+import json
+from datetime import UTC, datetime
+from apps.ops.latency.scopes import LatencyScope, TimeRange
 
-pytestmark = pytest.mark.faults
+def of(phase):
+    return TimeRange.of(*(datetime.fromtimestamp(at, UTC) for at in phase))
 
-Turn = Callable[[int], Awaitable[None]]
+"""
+READ = (
+    RANGE
+    + """
+from dataclasses import asdict
+from apps.ops.diagnosis.reading import diagnosis_of, observation_of
+
+told = []
+for name, now, before in ASKED:
+    found = diagnosis_of(name, of(now), of(before))
+    told.append({
+        "findings": [{**asdict(one), "seconds": min(one.seconds, 1e9)} for one in found.findings],
+        "moved": [one.says for one in found.moved],
+        "fleet": [str(observation_of(name, of(phase)).fleet) for phase in (now, before)],
+    })
+print(json.dumps(told))
+"""
+)
+TOTALS = (
+    RANGE
+    + """
+from apps.ops.latency.selectors import latency_total
+
+print(json.dumps([latency_total(LatencyScope(deployment=name), of(PHASE)).pack().hex() for name in NAMES]))
+"""
+)
+SAMPLE = """
+from apps.deployments.fleet_mirror import workers_sync
+from apps.ops.latency.samples import fleet_sample_take
+
+if fleet_sample_take():
+    workers_sync()
+"""
+REPORT = REPOSITORY_ROOT / "var" / "bench" / "diagnosis.txt"
+
+Phase = tuple[int, int]
+"""Unix seconds: slots from the first one up to and without the second."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the diagnosis said of a deployment in a phase."""
+
+    deployment: str
+    causes: list[str]
+    """The one that explains most first."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.deployment}: {self.causes}\n{self.why}"
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[LiveStack]:
-    with (
-        tempfile.TemporaryDirectory(prefix="headrace-diagnosis-") as folder,
-        running_stack(Path(folder), DEPLOYMENTS) as running,
-    ):
+def stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[LiveStack]:
+    names: Sequence[str] = request.param
+    deployments = {name: DEPLOYMENTS[name] for name in names}
+    folder = tmp_path_factory.mktemp("diagnosis")
+    tenant, lease = {"stall_timeout_seconds": STALL_SECONDS}, str(LEASE_SECONDS)
+    with running_stack(folder, deployments, tenant=tenant, HEADRACE_LEASE_SECONDS=lease) as running:
         yield running
 
 
-@dataclass
-class Watch:
-    """What workers and queue of one deployment looked like during a load."""
+@asynccontextmanager
+async def sampling(stack: LiveStack) -> AsyncIterator[None]:
+    """Does what Celery's beat does, which on a busy machine comes too late for phases as short as these."""
 
-    redis: Redis
-    deployment: str
-    began: float = field(default_factory=time.time)
-    seen: list[tuple[list[WorkerInfo], int]] = field(default_factory=list)
-
-    async def run(self) -> None:
-        """Looks ten times a second."""
+    async def sample() -> None:
         while True:
-            alive = await asyncio.to_thread(registrations_read)
-            workers = [info for info in alive.alive.values() if info.deployment == self.deployment]
-            waiting = self.redis.scard(redis_keys.waiting_key(self.deployment))
-            assert isinstance(waiting, int)
-            if time.time() - self.began > STALE_SECONDS:
-                self.seen.append((workers, waiting))
-            await asyncio.sleep(0.1)
+            await asyncio.to_thread(stack.run_django, SAMPLE)
+            await asyncio.sleep(0.5)
 
-    def fleet(self) -> Fleet:
-        """Returns what was seen."""
-        last = {info.incarnation: info for workers, _ in self.seen for info in workers}
-        return Fleet(
-            workers=self._mean(lambda info: info.state is WorkerState.READY),
-            workers_started=sum(info.started_at > self.began for info in last.values()),
-            slots=self._mean(lambda info: info.max_num_seqs),
-            running=self._mean(lambda info: info.num_requests_running),
-            held=self._mean(lambda info: info.num_requests_held),
-            waiting=fmean(waiting for _, waiting in self.seen),
-            waiting_most=max(waiting for _, waiting in self.seen),
-            kv_cache_usage_most=max((one.kv_cache_usage for workers, _ in self.seen for one in workers), default=0.0),
-        )
-
-    def _mean(self, value: Callable[[WorkerInfo], float]) -> float:
-        return fmean(sum(value(info) for info in workers) for workers, _ in self.seen)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(sample())
+        yield
+        task.cancel()
 
 
-async def load(stack: LiveStack, deployment: str, turn: Turn, *, clients: int) -> tuple[Watch, int]:
-    """Has clients take turns for some seconds; returns what was seen and how many turns there were."""
-    watch = Watch(Redis.from_url(stack.redis_url), deployment)
-    numbers = itertools.count()
-    ends_at = time.monotonic() + LOAD_SECONDS
+async def phase_of(
+    stack: LiveStack,
+    loads: Sequence[SteadyLoad],
+    *,
+    slots: int = 1,
+    timeouts: int = 0,
+    during: Coroutine[Any, Any, None] | None = None,
+) -> Phase:
+    """Returns a phase in which all of these loads were as they are now, once there is enough of it.
 
-    async def client() -> int:
-        turns = 0
-        while time.monotonic() < ends_at or turns * clients < FEWEST:
-            await turn(next(numbers))
-            turns += 1
-        return turns
-
-    watching = asyncio.create_task(watch.run())
-    try:
-        turns = sum(await asyncio.gather(*(client() for _ in range(clients))))
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        watch.redis.close()
-    return watch, turns
-
-
-def over_http(stack: LiveStack, http: httpx.AsyncClient, deployment: str, prompt: Callable[[int], str]) -> Turn:
-    async def turn(number: int) -> None:
-        body = {
-            "model": deployment,
-            "messages": [{"role": "user", "content": prompt(number)}],
-            "max_tokens": 100,
-            "stream": True,
-        }
-        answer = await http.post(f"{stack.base_url}/v1/chat/completions", json=body)
-        assert answer.status_code == 200, answer.text
-        assert "[DONE]" in answer.text
-
-    return turn
-
-
-async def filed(stack: LiveStack, deployment: str, began: float, turns: int) -> Summary:
-    """Waits for the gateway to file that many requests in slots from `began` on; a slot is filed when it is over."""
-    deadline = time.monotonic() + FILED_SECONDS
+    That is so many samples of the fleet, `FEWEST` requests of each load, and so many timeouts of all together.
+    """
+    await asyncio.gather(*(load.renewed() for load in loads))
+    start = slot_of(time.time()) + SLOT_SECONDS
+    deadline = time.monotonic() + PHASE_SECONDS
     with Redis.from_url(stack.redis_url) as redis:
+        await asyncio.sleep(start - time.time())
+        if during is not None:
+            await during
         while True:
-            summary = Summary()
-            for _, packed in totals_read(redis, start=slot_of(began), end=int(time.time()) + 1, deployment=deployment):
-                summary.merge_packed(packed)
-            if summary.tally(Tally.REQUESTS) >= turns:
-                return summary
-            assert time.monotonic() < deadline, f"{summary.tally(Tally.REQUESTS)} of {turns} requests were filed"
+            end = slot_of(time.time())
+            slots_seen = [
+                slot for slot in range(start, end, SLOT_SECONDS) if redis.exists(redis_keys.fleet_sample_key(slot))
+            ]
+            there = [summed(redis, load.deployment, start, end) for load in loads]
+            requests = [summary.tally(Tally.REQUESTS) for summary in there]
+            timed_out = sum(summary.tally(Tally.TIMEOUTS) for summary in there)
+            if len(slots_seen) >= slots and min(requests, default=FEWEST) >= FEWEST and timed_out >= timeouts:
+                return start, end
+            assert time.monotonic() < deadline, f"samples {slots_seen}, requests {requests}, timeouts {timed_out}"
             await asyncio.sleep(0.2)
 
 
-async def observed(stack: LiveStack, deployment: str, loaded: tuple[Watch, int]) -> Observation:
-    watch, turns = loaded
-    summary = await filed(stack, deployment, watch.began, turns)
-    return Observation(seconds=LOAD_SECONDS, summary=summary, fleet=watch.fleet())
+def summed(redis: "Redis", deployment: str, start: int, end: int) -> Summary:
+    """Returns what the gateway has filed."""
+    summary = Summary()
+    for _, packed in totals_read(redis, start=start, end=end, deployment=deployment):
+        summary.merge_packed(packed)
+    return summary
 
 
-async def test_causes_that_are_put_in_are_found_and_no_others(stack: LiveStack, settings: Settings) -> None:
-    settings.REDIS_URL = stack.redis_url
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(
-        headers={"Authorization": f"Bearer {stack.api_key}"}, timeout=60, limits=limits
-    ) as http:
+def told(stack: LiveStack, asked: Sequence[tuple[str, Phase, Phase]]) -> list[Told]:
+    """Has the page's reading compare phases."""
+    answers = json.loads(stack.run_django(f"ASKED = {list(asked)!r}\n{READ}").splitlines()[-1])
+    return [
+        Told(
+            name,
+            [finding["cause"] for finding in answer["findings"]],
+            json.dumps(answer, indent=1, ensure_ascii=False),
+        )
+        for (name, *_), answer in zip(asked, answers, strict=True)
+    ]
 
-        def asks(deployment: str, prompt: Callable[[int], str] = lambda _: "Hello.") -> Turn:
-            return over_http(stack, http, deployment, prompt)
 
-        usual: dict[str, tuple[Turn, int]] = {
-            "places": (asks("places"), 1),
-            "batch": (asks("batch"), 1),
-            "prefixes": (asks("prefixes", lambda _: LONG), 1),
-            "memory": (asks("memory"), 2),
-        }
-        loaded = [await load(stack, name, turn, clients=clients) for name, (turn, clients) in usual.items()]
-        before = {name: await observed(stack, name, one) for name, one in zip(usual, loaded, strict=True)}
-        injected = {
-            "places": await load(stack, "places", asks("places"), clients=12),
-            "batch": await load(stack, "batch", asks("batch"), clients=16),
-            "prefixes": await load(stack, "prefixes", asks("prefixes", lambda number: f"{number} {LONG}"), clients=1),
-            "memory": await load(stack, "memory", asks("memory"), clients=12),
-        }
-        now = {name: await observed(stack, name, one) for name, one in injected.items()}
-    for name, expected in CAUSES.items():
-        found = diagnose(now[name], before[name])
-        # Nobody put in what the machine itself may have had meanwhile: a gateway without CPU, no worker at all.
-        named = {finding.cause for finding in found} & set(CAUSES.values())
-        told = json.dumps([(finding.cause, finding.evidence) for finding in found], ensure_ascii=False)
-        # What fills the KV cache runs at once, too.
-        beside = {Cause.CONTENTION} if expected is Cause.MEMORY_FULL else set()
-        assert {expected} <= named <= {expected} | beside, f"{name}: {told}\n{now[name].fleet}\n{before[name].fleet}"
+def loads_for(stack: LiveStack, injections: Sequence[Injection]) -> dict[str, SteadyLoad]:
+    """Returns a load for each deployment that has something put in."""
+    return {one.deployment: SteadyLoad(stack, one.deployment, one.tokens, one.usual) for one in injections}
+
+
+def names_of(*causes: Cause) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.deployment for one in INJECTIONS if one.cause in causes))
+
+
+SHORT = (Cause.CAPACITY, Cause.PREFIX_MISSES, Cause.SLOW_CLIENTS)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("stack", [names_of(*SHORT)], indirect=True)
+async def test_three_causes_at_once_are_told_apart_and_are_gone_when_they_are_gone(stack: LiveStack) -> None:
+    injections = [one for one in INJECTIONS if one.cause in SHORT]
+    loads = loads_for(stack, injections)
+    async with sampling(stack), steady_loads(loads):
+        before = await phase_of(stack, [*loads.values()])
+        for one in injections:
+            await one.put_in(stack, loads[one.deployment])
+        now = await phase_of(stack, [*loads.values()])
+        for one in injections:
+            await one.take_out(stack, loads[one.deployment])
+        after = await phase_of(stack, [*loads.values()])
+    answers = await asyncio.to_thread(
+        told, stack, [(one.deployment, phase, before) for one in injections for phase in (now, after)]
+    )
+    for one, found, gone in zip(injections, answers[::2], answers[1::2], strict=True):
+        assert found.causes[:1] == [one.cause], str(found)
+        assert one.cause not in gone.causes, str(gone)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("stack", "together"), [(names_of(*causes), name) for name, causes in TOGETHER.items()], indirect=["stack"],
+    ids=TOGETHER,
+)  # fmt: skip
+async def test_each_cause_in_turn_is_named_first_and_is_gone_when_it_is_gone(stack: LiveStack, together: str) -> None:
+    key = await asyncio.to_thread(guarded_key, stack)
+    injections = [one.with_key(key) for one in INJECTIONS if one.cause in TOGETHER[together]]
+    loads = loads_for(stack, injections)
+    began, verdicts = slot_of(time.time()), Verdicts()
+    async with sampling(stack), steady_loads(loads):
+        before = await phase_of(stack, [*loads.values()], slots=2)
+        last: Injection | None = None
+        for one in [*injections, None]:
+            phase = await phase_with(stack, loads, one, last)
+            for asked in (one, last):
+                if asked is not None:
+                    (found,) = await asyncio.to_thread(told, stack, [(asked.deployment, phase, before)])
+                    verdicts.add(asked.cause, found, is_in=asked is one)
+            last = one
+        await asyncio.gather(*(load.end() for load in loads.values()))
+    assert not verdicts.wrong, "\n".join([*verdicts.table, *verdicts.wrong])
+    whole = [load for load in loads.values() if not load.seen.cut]
+    table = [*verdicts.table, "", *await asyncio.to_thread(numbers_compare, stack, whole, began)]
+    print("\n".join(table))
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.with_stem(f"diagnosis-{together}").write_text("\n".join([*table, ""]), "utf-8")
+
+
+@dataclass
+class Verdicts:
+    """What was said of each cause, while it was in and afterwards."""
+
+    table: list[str] = field(default_factory=lambda: ["put in, and what was named"])
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, cause: Cause, found: Told, *, is_in: bool) -> None:
+        """Notes one, and says so at once."""
+        self.table.append(f"{cause if is_in else '  and afterwards':<20} {', '.join(found.causes) or '-'}")
+        print(self.table[-1], flush=True)
+        is_right = found.causes[:1] == [cause] if is_in else cause not in found.causes
+        if not is_right:
+            self.wrong.append(f"{cause}, {'put in' if is_in else 'taken out'}: {found}")
+
+
+async def phase_with(
+    stack: LiveStack, loads: Mapping[str, SteadyLoad], one: Injection | None, last: Injection | None
+) -> Phase:
+    """Returns a phase with this cause, or none, put in, while the load that had the last one goes on without it."""
+    others = [loads[last.deployment]] if last is not None else []
+    if one is None:
+        return await phase_of(stack, others, slots=2)
+    load = loads[one.deployment]
+    putting_in = one.put_in(stack, load)
+    if not one.comes_during:
+        await putting_in
+    phase = await phase_of(
+        stack,
+        [*others, load] if one.lets_through else others,
+        slots=one.slots,
+        timeouts=one.timeouts,
+        during=putting_in if one.comes_during else None,
+    )
+    await one.take_out(stack, load)
+    return phase
+
+
+def numbers_compare(stack: LiveStack, loads: Sequence[SteadyLoad], began: int) -> list[str]:
+    """Holds what the dashboard has of whole streams beside what their clients saw; returns a table.
+
+    A client's first token comes later than the gateway's, by what the way and the machine take. The same event is what
+    the gateway told with each answer, and all that is counted.
+    """
+    book = Summary()
+    for load, packed in zip(loads, filed(stack, loads, began), strict=True):
+        book.merge_packed(packed)
+        assert Summary.unpack(packed).tally(Tally.TOKENS) == load.seen.tokens, load.deployment
+    clients = {
+        name: [seconds for load in loads for seconds in getattr(load.seen, field)]
+        for name, field in (("ttft", "ttfts"), ("ttft told", "told_ttfts"), ("gap", "gaps"), ("total", "totals"))
+    }
+    table = [f"{'':<10} {'p':>4} {'clients, ms':>12} {'dashboard, ms':>14} {'apart':>8}"]
+    for name, values in clients.items():
+        histogram = book.histograms[Measure(name.split()[0])]
+        assert histogram.count == len(values), name
+        for share in SHARES:
+            exact, kept = quantile(values, share), histogram.quantile(share)
+            table.append(
+                f"{name:<10} {share * 100:>4g} {exact * 1000:>12.1f} {kept * 1000:>14.1f} {exact / kept - 1:>8.1%}"
+            )
+            if name == "ttft told":
+                assert kept == pytest.approx(exact, rel=ERROR), table[-1]
+    return table
+
+
+def filed(stack: LiveStack, loads: Sequence[SteadyLoad], began: int) -> list[bytes]:
+    """Returns what the dashboard reads of each deployment, once all of its streams are there."""
+    deadline = time.monotonic() + PHASE_SECONDS
+    with Redis.from_url(stack.redis_url) as redis:
+        for load in loads:
+            while summed(redis, load.deployment, began, 2**40).tally(Tally.REQUESTS) < load.seen.streams:
+                assert time.monotonic() < deadline, f"streams of {load.deployment} are not filed"
+                time.sleep(0.2)
+    names, end = [load.deployment for load in loads], slot_of(time.time()) + SLOT_SECONDS
+    asked = f"NAMES, PHASE = {names!r}, {(began, end)!r}\n{TOTALS}"
+    return [bytes.fromhex(packed) for packed in json.loads(stack.run_django(asked).splitlines()[-1])]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Returns a percentile by nearest rank."""
+    return sorted(values)[max(1, math.ceil(share * len(values))) - 1]
