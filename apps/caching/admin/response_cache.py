@@ -5,8 +5,9 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.defaultfilters import filesizeformat
+from django.urls import URLPattern, reverse
 from django.utils.translation import gettext_lazy as _
 from redis.exceptions import RedisError
 from unfold.contrib.filters.admin import RelatedDropdownFilter
@@ -14,6 +15,7 @@ from unfold.decorators import action
 
 from apps.caching import response_selectors, response_services
 from apps.caching.models import ResponseCachePolicy
+from apps.caching.semantic_bench_views import semantic_bench_urls
 from apps.tenants.models import Tenant
 from apps.tenants.service_admin import ServiceAdmin, actor_of
 from apps.tenants.services import Actor
@@ -45,6 +47,7 @@ class ResponseCachePolicyAdmin(ServiceAdmin):
     autocomplete_fields = ("tenant", "deployment")
     readonly_fields = ("kept_now", "purged_at")
     actions = ("purge",)
+    actions_detail = ("questions",)
     fieldsets = [
         (None, {"fields": ["tenant", "deployment", "enabled"]}),
         (
@@ -63,7 +66,8 @@ class ResponseCachePolicyAdmin(ServiceAdmin):
                 "fields": ["semantic", "semantic_threshold", "semantic_same_words", "semantic_max_turns"],
                 "description": _(
                     "Such an answer says so: x-headrace-cache: semantic, and how alike the questions are. Numbers,"
-                    " signs, abbreviations and words with accents must always be the same."
+                    " signs, abbreviations and words with accents must always be the same. Two questions can be tried"
+                    " on the test bench."
                 ),
             },
         ),
@@ -92,6 +96,15 @@ class ResponseCachePolicyAdmin(ServiceAdmin):
         for policy in queryset:
             response_services.response_cache_purge(policy=policy, actor=actor_of(request))
         messages.success(request, _("What was kept is forgotten."))
+
+    @action(description=_("Test bench"), url_path="try", permissions=["view"], icon="science")  # type: ignore[untyped-decorator]
+    def questions(self, request: HttpRequest, object_id: str) -> HttpResponse:  # noqa: ARG002
+        """Goes to where two questions are compared."""
+        return HttpResponseRedirect(reverse("admin:caching_responsecachepolicy_compare", args=[object_id]))
+
+    def get_urls(self) -> list[URLPattern]:
+        """Adds the bench."""
+        return [*semantic_bench_urls(self), *super().get_urls()]
 
     def service_create(
         self,
