@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from cryptography import x509
@@ -46,8 +47,12 @@ class Cluster:
     is_silent: bool = False
     """Takes requests and never answers."""
     before_update: Callable[[], None] = lambda: None
+    after_update: Callable[[], None] = lambda: None
+    """It is written, and nobody has been told."""
     version: int = 100
     requests: list[str] = field(default_factory=list)
+    answered: SimpleQueue[int] = field(default_factory=SimpleQueue)
+    """Status codes, in their order."""
     url: str = ""
     kubeconfig: Path = Path()
     closing: threading.Event = field(default_factory=threading.Event)
@@ -119,6 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
             code, answer = 200, self._answer(body)
         except _RefusedError as refused:
             code, answer = refused.code, refused.status
+        self.cluster.answered.put(code)
         content = json.dumps(answer).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
@@ -163,6 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
             if not isinstance(wanted, int) or wanted < 0:
                 raise _RefusedError(422, "Invalid", "spec.replicas: must be greater than or equal to 0", details)
             cluster.scale_by_hand(key, wanted)
+            cluster.after_update()
         return {
             "kind": "Scale",
             "apiVersion": "autoscaling/v1",
