@@ -1,5 +1,6 @@
 """Tries two questions on a policy: how alike they are, and whether one would be given the answer to the other."""
 
+import math
 import struct
 from dataclasses import dataclass
 
@@ -61,4 +62,4 @@ def _reason(
 
 def _dot(one: bytes, other: bytes) -> float:
     pairs = zip(_VECTOR.unpack_from(one), _VECTOR.unpack_from(other), strict=True)
-    return min(1.0, sum(a * b for a, b in pairs))
+    return min(1.0, math.fsum(a * b for a, b in pairs))

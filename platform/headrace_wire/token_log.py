@@ -13,7 +13,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from headrace_wire import codec, redis_keys
-from headrace_wire.functions import Call, Functions, Reply
+from headrace_wire.functions import Argument, Call, Functions, Reply
 from headrace_wire.ids import shard_of
 from headrace_wire.messages import AnyLogEntry, Ended, Opened
 
@@ -89,7 +89,7 @@ class TokenLog:
         A call's answer is one integer, an `AppendResult`, per place.
         """
         if self._shards == 1:
-            args = [DELIVERY_LIMIT, _pack(appends)]
+            args: list[Argument] = [DELIVERY_LIMIT, _pack(appends)]
             return [(range(len(appends)), ("append", _append_keys(0), args))] if appends else []
         return [
             (indices, ("append", _append_keys(shard), [DELIVERY_LIMIT, _pack([appends[i] for i in indices])]))

@@ -56,18 +56,17 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 }
 """`quick` answers with `MARKDOWN`, `teller` with a card number, `slow` for 25 s; `small` has room for 200 tokens."""
 
-UNHURRIED = {"HEADRACE_SEMANTIC_MS": "60000"}
+UNHURRIED_MS = "60000"
 """Questions are compared in time on a busy machine, too."""
 
 
 @pytest.fixture(scope="session")
 def live_stack() -> Iterator[LiveStack]:
     """Redis, a gateway and a worker for each of `DEPLOYMENTS`, on free ports; started once."""
-    with (
-        tempfile.TemporaryDirectory(prefix="headrace-e2e-") as folder,
-        running_stack(Path(folder), DEPLOYMENTS, HEADRACE_ADAPTER_DIR=f"{folder}/adapters", **UNHURRIED) as stack,
-    ):
-        yield stack
+    with tempfile.TemporaryDirectory(prefix="headrace-e2e-") as folder:
+        variables = {"HEADRACE_ADAPTER_DIR": f"{folder}/adapters", "HEADRACE_SEMANTIC_MS": UNHURRIED_MS}
+        with running_stack(Path(folder), DEPLOYMENTS, tenant={}, **variables) as stack:
+            yield stack
 
 
 @pytest.fixture(scope="session")
