@@ -25,9 +25,9 @@ ASKED_AGAIN = 1 / 16
 """Share of the stall timeout for which a client that has taken something is not looked at again: with the time between
 two sweeps it stays within the eighth that a deadline may be late."""
 
-# The socket module names it from Python 3.12 on; the number is Linux's.
 _in_kernel = array.array("i", [0])
 """For the kernel's answers, one at a time."""
+# The socket module names it from Python 3.12 on; the number is Linux's.
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else None)
 
 
