@@ -200,7 +200,8 @@ def test_usual_rows_fit_into_their_time() -> None:
 
 
 if __name__ == "__main__":
-    # A bench whose one row never ends.
+    # A bench whose one row never ends. Whoever runs the tests in the background may have it ignore this signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     from tests.load import bench, own_rows
 
     def guard(run: Run) -> Measured:
