@@ -14,8 +14,6 @@ ENGINE_PART := $(if $(filter simulated,$(HEADRACE_ENGINE)),,engine-$(ENGINE))
 # A stage that has none of the tests that somebody chose is no failure; one of all tests would be.
 MAY_BE_EMPTY := $(if $(filter-out tests,$(TESTS)),|| test $$? -eq 5)
 SECONDARY := engine or alone or browser or faults
-# Two engines share the cores: threads that wait for each other sleep, and do not spin.
-SLEEPING := KMP_BLOCKTIME=0 OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
 .PHONY: help up setup test check fmt bench faults lock clean
@@ -33,9 +31,8 @@ setup:  ## the environment of developers and CI: gateway, engine, tools
 test: setup  ## every test, on real services: quick ones, SQLite, engine, browser
 	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" -n 2 --dist loadfile $(MAY_BE_EMPTY)
 	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" -n 2 --dist loadfile $(MAY_BE_EMPTY)
-	$(SLEEPING) $(PYTEST) $(TESTS) -m "engine and not (alone or browser or faults)" -n 2 --dist loadgroup $(MAY_BE_EMPTY)
-	$(PYTEST) $(TESTS) -m "alone and not (browser or faults)" $(MAY_BE_EMPTY)
-	$(SLEEPING) $(PYTEST) $(TESTS) -m "browser and not faults" -n 2 --dist loadgroup $(MAY_BE_EMPTY)
+	$(PYTEST) $(TESTS) -m "(engine or alone) and not (browser or faults)" $(MAY_BE_EMPTY)
+	$(PYTEST) $(TESTS) -m "browser and not faults" $(MAY_BE_EMPTY)
 
 check: setup  ## form, lint, types, import contracts
 	$(VENV)/ruff format --check

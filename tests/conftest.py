@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadGroupScheduling
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from tests.support import dealing
@@ -137,19 +135,13 @@ def _program(environment: SupportEnvironment, program: str, *, package: str) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Marks what uses the database, so that `make test` can run it again on SQLite, and what shares an engine."""
+    """Marks what uses the database, so that `make test` can run it again on SQLite; puts tests in order."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if item.get_closest_marker("django_db") or {"db", "transactional_db"}.intersection(fixtures):
             item.add_marker("database")
-    dealing.group(items)
     yield
     items[:] = dealing.deal(items)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGroupScheduling | None:
-    return dealing.ByFileOrGroup(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -40,7 +40,7 @@ GATEWAY_GROWTH_BYTES = 5 * 2**20
 DELAYED = "headrace_frames_delayed_total"
 SLOTS = 8
 FAST = {"engine_args": {"ttft_ms": 2, "tpot_ms": 1}, "max_model_len": 8192, "max_num_seqs": 64}
-ENGINES = ["simulated", pytest.param("vllm", marks=[pytest.mark.engine, pytest.mark.xdist_group("engine_stack")])]
+ENGINES = ["simulated", pytest.param("vllm", marks=pytest.mark.engine)]
 simulated_only = pytest.mark.parametrize("stack", ENGINES[:1], indirect=True)
 vllm_only = pytest.mark.parametrize("stack", ENGINES[1:], indirect=True)
 
