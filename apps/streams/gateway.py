@@ -177,6 +177,7 @@ class Gateway:
         """
         await self.functions.load()
         await self._enlist()
+        await self._show()  # operators see it from its first stream on
         await self.config_reader.refresh()
         await self.fleet.refresh()
         await self.breakers.look(self.config.with_breaker)
@@ -211,7 +212,6 @@ class Gateway:
 
     async def _enlist(self) -> None:
         await self.queue.enlist(self.incarnation, lease_seconds=self.lease_seconds, channels=self._channels())
-        await self._show()  # operators see it from its first stream on
         self._delivery_task = asyncio.create_task(self.delivery.run(self.incarnation), name="delivery")
 
     def _channels(self) -> list[str]:

@@ -286,13 +286,16 @@ async def test_a_stream_that_ends_before_its_readers_cursor_is_no_clean_end(gate
     subscription.close()
 
 
-async def test_a_lost_lease_gives_a_new_name_and_loses_no_reader(gateway: Gateway) -> None:
+@pytest.mark.parametrize("is_told", [True, False], ids=["told of", "though operators cannot be told"])
+async def test_a_lost_lease_gives_a_new_name_and_loses_no_reader(gateway: Gateway, is_told: bool) -> None:
     stream_id = new_stream_id()
     await admit(gateway, stream_id)
     subscription = gateway.delivery.subscribe(stream_id)
     old = gateway.incarnation
     await gateway.redis.zadd(redis_keys.incarnations_key(), {old: 1})
     await gateway.redis.delete(redis_keys.delivery_key(old))
+    if not is_told:
+        await gateway.redis.set(redis_keys.gateways_key(), "no hash")
     (claimed,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
     reading = asyncio.create_task(subscription.next())
     await gateway._renew()
