@@ -53,6 +53,8 @@ class Functions:
 
     async def call_many(self, calls: Sequence[Call]) -> list[Reply]:
         """Run several functions in order in one round trip (keys of one shard); not a transaction."""
+        if not calls:
+            return []
         try:
             return await self._run(calls)
         except ResponseError as error:

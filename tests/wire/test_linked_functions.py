@@ -39,6 +39,13 @@ async def test_several_calls_answer_in_order(functions: LinkedFunctions) -> None
     assert replies == [[], b"lost"]
 
 
+async def test_no_calls_are_answered_at_once_and_those_after_them_too(functions: LinkedFunctions) -> None:
+    async with asyncio.timeout(30):
+        assert await functions.call_many([]) == []
+        await enlist(functions, "worker-1")
+    assert await functions._redis.zcard(KEYS[0]) == 1
+
+
 async def test_a_failed_call_raises(functions: LinkedFunctions) -> None:
     with pytest.raises(ResponseError):
         await functions.call("claim", [], [])
