@@ -10,8 +10,8 @@ import pytest
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, Part, series_of
-from apps.streams.services import StreamOptions, stream_start
-from apps.streams.services.routing import Route, stream_route, try_kept
+from apps.streams.services import StartedStream, StreamOptions, stream_start
+from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
 from headrace_wire import codec, redis_keys
 from headrace_wire.adapters import AdapterConfig
 from headrace_wire.breakers import BreakerTerms
@@ -29,6 +29,7 @@ from headrace_wire.messages import (
     Usage,
 )
 from headrace_wire.prompt_caches import PromptCacheConfig
+from headrace_wire.response_cache_terms import ResponseCacheTerms
 from headrace_wire.snapshot import DeploymentConfig
 from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, publish_snapshot, simulated, snapshot
 
@@ -126,6 +127,35 @@ async def test_what_was_no_try_gives_none_back(gateway: Gateway) -> None:
     with pytest.raises(ContextLengthError), try_kept(gateway, diverted):
         raise ContextLengthError("Too long.")
     assert route(gateway, caller).deployment.name == "spare"
+
+
+async def test_a_try_that_no_worker_computes_is_given_back(gateway: Gateway) -> None:
+    caller = await configure(gateway, main(), SPARE, response_caches=[ResponseCacheTerms(tenant_id=TENANT_A)])
+
+    async def start(question: str) -> StartedStream:
+        started = await stream_start(
+            gateway=gateway,
+            caller=caller,
+            deployment=gateway.config.deployment(caller, "main"),
+            conversation=[ChatTurn("user", question)],
+            sampling=SamplingParams(max_tokens=4, temperature=0.0, seed=-1),
+        )
+        started.subscription.close()
+        return started
+
+    await start("Is it shared?")
+    await fail(gateway, "main")
+    await gateway.redis.hset(redis_keys.breaker_key("main"), "since", 1)
+    async with asyncio.timeout(PATIENCE):
+        while not (tried := route(gateway, caller)).is_try:
+            await gateway.breakers.look(gateway.config.with_breaker)
+    shared = await start("Is it shared?")
+    assert shared.is_shared
+    try_spared(gateway, tried, shared)
+    again = route(gateway, caller)
+    assert again.is_try, "nothing was tried yet"
+    try_spared(gateway, again, await start("Is it computed?"))
+    assert route(gateway, caller).deployment.name == "spare", "this one tries it"
 
 
 async def test_other_gateways_learn_of_it(gateway: Gateway, redis_url: str) -> None:

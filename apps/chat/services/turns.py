@@ -22,7 +22,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_book import Began
 from apps.streams.latency_reading import refusals_counted, series_of
 from apps.streams.services import CacheControls, StartedStream, StreamOptions, stream_start
-from apps.streams.services.routing import Route, stream_route, try_kept
+from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
 from apps.tenants.models import Membership
 from headrace_wire.errors import ContextLengthError, DependencyUnavailableError, HeadraceError, InvalidRequestError
 from headrace_wire.ids import new_stream_id
@@ -201,6 +201,7 @@ async def _answer_begin(
     except HeadraceError as error:
         logger.info("chat_answer_refused", stream_id=answer.stream_id, code=error.code)
         return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
+    try_spared(request.gateway, route, started)
     request.gateway.latencies.begin(started.stream_id, Began(key, arrived_at, time.perf_counter()))
     queue_deadline_watch(gateway=request.gateway, started=started, tenant=request.caller.tenant)
     if left_out or route.stands_in_for is not None:

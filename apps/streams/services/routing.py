@@ -11,7 +11,8 @@ from msgspec import Struct
 from apps.streams import metrics
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
-from apps.streams.latency_reading import refusals_counted, series_of
+from apps.streams.latency_reading import Part, part_of, refusals_counted, series_of
+from apps.streams.services.started import StartedStream
 from headrace_wire.errors import ServerOverloadedError
 from headrace_wire.snapshot import DeploymentConfig
 
@@ -61,3 +62,9 @@ def try_kept(gateway: Gateway, route: Route) -> Iterator[None]:
         if route.is_try:
             gateway.breakers.give_back(route.deployment)
         raise
+
+
+def try_spared(gateway: Gateway, route: Route, started: StartedStream) -> None:
+    """Tell of the stream: one that no worker computes for its caller, but was kept or is shared, has tried nothing."""
+    if route.is_try and part_of(started) is not Part.OWN:
+        gateway.breakers.give_back(route.deployment)
