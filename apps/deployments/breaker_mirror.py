@@ -28,13 +28,13 @@ def breakers_sync() -> int:
         redis.exceptions.RedisError: Redis does not answer; the rows stay as they were.
     """
     guarded = list(ModelDeployment.objects.filter(is_breaker_on=True).only("id", "name").order_by("pk"))
-    readings = _readings([deployment.name for deployment in guarded])
     with transaction.atomic():
         BreakerStanding.objects.exclude(deployment__in=guarded).delete()
         for deployment in guarded:
             BreakerStanding.objects.get_or_create(deployment=deployment)
         rows = {row.pk: row for row in BreakerStanding.objects.select_for_update().order_by("pk")}
-        pairs = zip(guarded, readings, strict=True)
+        # Read once the rows are locked: what somebody does by hand meanwhile would be written over, as nobody's move.
+        pairs = zip(guarded, _readings([deployment.name for deployment in guarded]), strict=True)
         return sum(_move(deployment, rows[deployment.pk], reading) for deployment, reading in pairs)
 
 

@@ -1,12 +1,13 @@
 """Circuit breakers in the database: who may stand in for whom, what gateways are told, and what is seen of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import Permission
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import ProtectedError
 from django.test import Client
 from django.urls import reverse
@@ -108,6 +109,20 @@ def test_what_moved_is_mirrored_and_audited_once(live_redis: Redis, deployment: 
     told = AuditEvent.all_tenants.filter(action=AuditAction.DEPLOYMENT_BREAKER_MOVED).order_by("pk")
     assert [event.details["state"] for event in told] == [["closed", "open"], ["open", "closed"]]
     assert {event.actor_id for event in told} == {None}
+
+
+def test_what_is_moved_before_the_rows_are_locked_is_seen(live_redis: Redis, deployment: ModelDeployment) -> None:
+    guard(deployment)
+    breakers_sync()
+
+    def meanwhile(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "deployments_breakerstanding" in sql:
+            stand(live_redis, "tiny", "open", "hand")
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(meanwhile):
+        assert breakers_sync() == 1
+    assert BreakerStanding.objects.get().reason == BreakerReason.HAND
 
 
 def test_who_has_no_breaker_any_more_has_no_standing(live_redis: Redis, deployment: ModelDeployment) -> None:
