@@ -20,7 +20,7 @@ export class HeadraceError extends Error {
 /** One stream. Iterate over it for its deltas `{seq, text}`, or give `onFrame` and acknowledge yourself. */
 export class HeadraceStream {
   end = null; // the `end` frame, with `state`, `finish_reason`, `usage`, `timings`
-  cache = null; // what the response cache had to do with it: hit, miss, bypass; unknown of a resumed stream
+  cache = null; // what the response cache had to do with it: hit, semantic, miss, bypass; unknown of a resumed stream
   error = null; // the HeadraceError that ended it
   acknowledged = 0;
   isHeld = false; // cut off for want of acknowledgements: resumed once all is read

@@ -69,13 +69,10 @@ local function charge(k, band, tenant, weight, tokens)
   redis.call('ZADD', k.band(band), 'XX', counter, tenant)
 end
 
--- Note that a stream has generated `tokens` in all. `f`: tenant, band, weight, what was charged before. Returns whether that
--- is more than before, which its record then has to say.
+-- Note that a stream has generated `tokens` in all. `f`: tenant, band, weight, what was charged before.
 local function charge_generated(k, f, tokens)
   local more = tokens - (tonumber(f[4]) or 0)
-  if more <= 0 or not f[1] then return false end
-  charge(k, tonumber(f[2]) or 1, f[1], tonumber(f[3]) or 1, OUTPUT_WEIGHT * more)
-  return true
+  if more > 0 and f[1] then charge(k, tonumber(f[2]) or 1, f[1], tonumber(f[3]) or 1, OUTPUT_WEIGHT * more) end
 end
 
 -- Workers whose places are all taken do not hear the bell. They hear of who comes while nobody of his tenant waits, for whom
