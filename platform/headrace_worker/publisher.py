@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from headrace_wire.functions import Functions, Reply
 from headrace_wire.messages import Ended, FinishReason, StreamState, Usage
 from headrace_wire.redis_link import RedisLink
-from headrace_wire.request_queue import RequestQueue
+from headrace_wire.request_queue import settle_call
 from headrace_wire.token_log import Append, AppendResult, TokenLog
 from headrace_worker.outbox import Outbox, acknowledge_all, take_all
 
@@ -41,11 +41,10 @@ class Publisher:
         url: str,
         functions: Functions,
         token_log: TokenLog,
-        queue: RequestQueue,
         *,
         on_drop: Callable[[str, int], None],
     ) -> None:
-        """Append over a link to `url`; everything that is rare goes over the client behind the other three.
+        """Append over a link to `url`; everything that is rare goes over the client behind the other two.
 
         `on_drop` is called for a stream (id, epoch) that belongs to somebody else, or whose log is gone: generate it no
         more.
@@ -53,7 +52,6 @@ class Publisher:
         self._url = url
         self._functions = functions
         self._token_log = token_log
-        self._queue = queue
         self._on_drop = on_drop
         self._outboxes: dict[str, Outbox] = {}
         self._settled: deque[tuple[float, Outbox]] = deque()
@@ -285,7 +283,7 @@ class Publisher:
     async def _settle(self, ends: Sequence[tuple[Outbox, Ended | None]]) -> None:
         """Settle streams that ended in one step, in one round trip."""
         calls = [
-            self._queue.settle_call(
+            settle_call(
                 outbox.stream_id,
                 epoch=outbox.epoch,
                 incarnation=outbox.incarnation,

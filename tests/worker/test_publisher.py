@@ -19,7 +19,6 @@ from headrace_wire.messages import (
     Usage,
 )
 from headrace_wire.redis_client import connect
-from headrace_wire.request_queue import RequestQueue
 from headrace_wire.token_log import Append, TokenLog
 from headrace_worker.outbox import Outbox
 from headrace_worker.publisher import Publisher
@@ -89,7 +88,6 @@ async def bench(desk: Desk, redis_url: str, tmp_path: Path) -> AsyncIterator[Ben
             proxy.url,
             functions,
             TokenLog(redis, functions),
-            RequestQueue(redis, functions),
             on_drop=lambda stream_id, _: dropped.put_nowait(stream_id),
         )
         bench = Bench(desk, proxy, publisher)

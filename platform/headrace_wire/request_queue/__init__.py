@@ -3,7 +3,6 @@
 from headrace_wire.request_queue.calls import (
     MAX_ATTEMPTS,
     SUSPENDED_MAX_SECONDS,
-    TOMBSTONE_SECONDS,
     UNLISTED_GRACE_SECONDS,
     RequestQueue,
 )
@@ -22,6 +21,7 @@ from headrace_wire.request_queue.replies import (
     Taken,
     Verdict,
 )
+from headrace_wire.request_queue.settlement import TOMBSTONE_SECONDS, settle_call
 
 __all__ = [
     "MAX_ATTEMPTS",
@@ -42,4 +42,5 @@ __all__ = [
     "StreamRecord",
     "Taken",
     "Verdict",
+    "settle_call",
 ]

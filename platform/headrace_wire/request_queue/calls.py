@@ -24,6 +24,7 @@ from headrace_wire.messages import (
     Usage,
 )
 from headrace_wire.request_queue.replies import (
+    RECORD_FIELDS,
     Admission,
     CancelOutcome,
     Claimed,
@@ -37,16 +38,14 @@ from headrace_wire.request_queue.replies import (
     admission,
     claimed_stream,
     place,
+    stream_record,
     taken_stream,
 )
+from headrace_wire.request_queue.settlement import TOMBSTONE_SECONDS, settle_call
 from headrace_wire.token_log import STREAM_MAX_SECONDS
 
 UNLISTED_GRACE_SECONDS = 2.0
 """How long a stream may be assigned to a worker that does not list it, before it goes back to the queue."""
-
-TOMBSTONE_SECONDS = 24 * 3600
-"""How much longer than its log a stream's record lives, so that an expired stream is told from an unknown one."""
-
 
 SUSPENDED_MAX_SECONDS = 3600.0
 """How long a stream may wait for its reader to come on; then it ends as cancelled, and its text stays readable."""
@@ -202,24 +201,7 @@ class RequestQueue:
 
     async def record(self, stream_id: str) -> StreamRecord | None:
         """Return the record, or None when there is none (any more). The caller compares the tenant."""
-        names = ["tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason", "window"]
-        names += ["rides", "second"]
-        row: Reply = await self._redis.hmget(redis_keys.stream_key(stream_id), names)
-        tenant, deployment, state, epoch, ttl, credit, reason, window, rides, second = row
-        if tenant is None or deployment is None or state is None:
-            return None
-        return StreamRecord(
-            tenant.decode(),
-            deployment.decode(),
-            StreamState(state.decode()),
-            int(epoch or 0),
-            int(ttl or 0) // 1000,
-            int(credit or 0),
-            (reason or b"").decode(),
-            None if window is None else int(window),
-            (rides or b"").decode(),
-            (second or b"").decode(),
-        )
+        return stream_record(await self._redis.hmget(redis_keys.stream_key(stream_id), RECORD_FIELDS))
 
     async def prompt_tokens(self, stream_id: str) -> int:
         """Return how long the prompt of a stream is; 0 once it has ended, and where its worker makes the ids."""
@@ -391,7 +373,7 @@ class RequestQueue:
         usage: Usage = Usage(),  # noqa: B008  # frozen
     ) -> bool:
         """End a stream on its record and book what it used, exactly once; False when it was not ours (any more)."""
-        call = self.settle_call(
+        call = settle_call(
             stream_id,
             epoch=epoch,
             incarnation=incarnation,
@@ -401,31 +383,3 @@ class RequestQueue:
             usage=usage,
         )
         return bool(await self._functions.call(*call))
-
-    @staticmethod
-    def settle_call(
-        stream_id: str,
-        *,
-        epoch: int,
-        incarnation: str,
-        state: StreamState,
-        log_ttl_seconds: int,
-        finish_reason: FinishReason = FinishReason.ERROR,
-        usage: Usage = Usage(),  # noqa: B008  # frozen
-    ) -> Call:
-        """Return the call that `settle` makes, for several that go together."""
-        keys = [
-            redis_keys.stream_key(stream_id),
-            redis_keys.assigned_key(incarnation),
-            redis_keys.usage_key(),
-            redis_keys.soft_limits_key(),
-            redis_keys.queue_prefix(),
-            redis_keys.stream_prefix(),
-            redis_keys.finished_answers_key(),
-        ]
-        keep = (log_ttl_seconds + TOMBSTONE_SECONDS) * 1000
-        args: list[bytes | str | int] = [
-            *(stream_id, epoch, state.value, keep, finish_reason.value),
-            *(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
-        ]
-        return "settle", keys, args

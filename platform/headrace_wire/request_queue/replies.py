@@ -186,6 +186,13 @@ class StreamRecord(Struct, frozen=True):
     """The stream that it has instead, where that one's worker or engine failed."""
 
 
+RECORD_FIELDS = (
+    *("tenant", "deployment", "state", "epoch", "log_ttl_ms", "credit", "reason", "window"),
+    *("rides", "second"),
+)
+"""What `stream_record` reads, in its order."""
+
+
 def admission(reply: Reply) -> Admission:
     """Read the answer of `admit`."""
     word, *rest = reply
@@ -256,4 +263,23 @@ def taken_stream(row: Sequence[bytes]) -> Taken:
         int(attempts),
         int(ttl_ms) // 1000,
         reason.decode(),
+    )
+
+
+def stream_record(row: Reply) -> StreamRecord | None:
+    """Read a record's `RECORD_FIELDS`; None where there is no record (any more)."""
+    tenant, deployment, state, epoch, ttl, credit, reason, window, rides, second = row
+    if tenant is None or deployment is None or state is None:
+        return None
+    return StreamRecord(
+        tenant.decode(),
+        deployment.decode(),
+        StreamState(state.decode()),
+        int(epoch or 0),
+        int(ttl or 0) // 1000,
+        int(credit or 0),
+        (reason or b"").decode(),
+        None if window is None else int(window),
+        (rides or b"").decode(),
+        (second or b"").decode(),
     )
