@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -10,6 +11,7 @@ from headrace_wire.messages import GenerateRequest, SamplingParams
 from tests.support.snapshots import publish_snapshot
 
 from .answers_desk import Desk
+from .draft_bench import Bench, started_bench
 
 WORKER = "worker-test"
 
@@ -54,3 +56,9 @@ async def desk(gateway: Gateway) -> Desk:
     desk = Desk(gateway, WORKER)
     await desk.keep()
     return desk
+
+
+@pytest.fixture
+async def bench(gateway: Gateway, tiny_model: Path) -> Bench:
+    """A worker that computes drafts, on `gateway`."""
+    return await started_bench(gateway, tiny_model, WORKER)
