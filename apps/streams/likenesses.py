@@ -88,10 +88,10 @@ class Likenesses:
                 deadline_seconds=max(0.0, deadline - asyncio.get_running_loop().time()),
             )
         except (TimeoutError, RedisError, JudgeFailure) as error:
-            reason = error.reason if isinstance(error, JudgeFailure) else "timeout"
+            reason = "store" if isinstance(error, RedisError) else getattr(error, "reason", "timeout")
             if reason not in ("timeout", "overload"):
                 log.warning("question_not_compared", reason=reason, error=str(error))
-            metrics.COMPARISONS.labels("store" if isinstance(error, RedisError) else reason).inc()
+            metrics.COMPARISONS.labels(reason).inc()
             return Alike()
         names = list(known)
         nearest = tuple((names[index], similarity) for index, similarity in likeness.nearest)
