@@ -25,7 +25,9 @@ def breaker_move(*, deployment: ModelDeployment, is_open: bool, actor: Actor) ->
         redis.exceptions.RedisError: Redis does not answer; nothing was changed.
     """
     if not deployment.is_breaker_on:
-        raise ValidationError(_("Its circuit breaker is switched off: gateways do not look at it."), code="off")
+        raise ValidationError(
+            _("Its circuit breaker is switched off: gateways do not look at it. Switch it on first."), code="off"
+        )
     BreakerStanding.objects.get_or_create(deployment=deployment)
     row = BreakerStanding.objects.select_for_update().get(deployment=deployment)
     before = row.state, row.reason

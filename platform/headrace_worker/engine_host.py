@@ -321,7 +321,8 @@ class EngineHost:
         health = self._streams.health
         self.last_error = (
             f"Quarantined: {health.engine_failures} engines, or processes with theirs, have ended within"
-            f" {self._config.healing.quarantine_seconds:.0f} s. {self.last_error or 'The last processes have died.'}"
+            f" {self._config.healing.quarantine_seconds:.0f} s. Mend what ends them, and start this worker's engine"
+            f" again on its page. {self.last_error or 'The last processes have died.'}"
         )
         log.error("%s", self.last_error)
         self._enter(WorkerState.BROKEN)

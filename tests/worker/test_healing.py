@@ -100,7 +100,7 @@ async def test_too_many_ends_are_a_quarantine_until_somebody_says_so(desk: Desk,
         assert info.quarantined_at > 0
         assert info.engine_failures == 3
         assert info.last_error.startswith("Quarantined: 3 engines, or processes with theirs, have ended within 600 s. ")
-        assert "there is no GPU" in info.last_error
+        assert "on its page. there is no GPU" in info.last_error
         stream_id = await desk.admit()
         luck.append(True)
         await publish_snapshot(desk.redis, snapshot(2, replace(simulated("sim"), queue_limit=7)))
