@@ -18,6 +18,13 @@ ScalingDecision.objects.create(
     before=1, target=2, rule="scale_out", reason={REASON!r}, result="shadow", result_text={REASON!r})
 """
 
+OBJECTIVE = """
+from apps.deployments.models import ModelDeployment
+from apps.ops.models import ServiceObjective
+ServiceObjective.objects.create(
+    deployment=ModelDeployment.objects.get(name="teller"), indicator="gap", goal_seconds=0.25, target_percent=99)
+"""
+
 
 @pytest.fixture
 def phone(browser: Browser, live_stack: LiveStack) -> Iterator[Page]:
@@ -43,6 +50,18 @@ def test_long_texts_are_not_cut_off_on_a_phone(phone: Page, live_stack: LiveStac
     )
     assert cut == []
     assert phone.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_columns_name_before_its_cell_keeps_its_unit(phone: Page, live_stack: LiveStack) -> None:
+    live_stack.run_django(OBJECTIVE)
+    phone.goto(f"{live_stack.base_url}/admin/ops/serviceobjective/")
+    shown = phone.locator("#result_list td.field-goal_seconds").first.evaluate(
+        """(cell) => {
+          const { content, display, textTransform } = getComputedStyle(cell, "::before");
+          return { content, textTransform, isShown: display !== "none" };
+        }"""
+    )
+    assert shown == {"content": '"Goal (s)"', "textTransform": "none", "isShown": True}
 
 
 def test_an_empty_list_says_what_would_stand_in_it(phone: Page, live_stack: LiveStack) -> None:

@@ -34,6 +34,10 @@ def _styles(_request: HttpRequest) -> str:
     return static("headrace/admin.css")
 
 
+def _labels(_request: HttpRequest) -> str:
+    return static("headrace/labels.js")
+
+
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Headrace",
     "SITE_HEADER": "Headrace",
@@ -42,6 +46,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": _icon}],
     "SITE_URL": "/",
     "STYLES": [_styles],
+    "SCRIPTS": [_labels],
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "COLORS": {
