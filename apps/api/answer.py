@@ -87,8 +87,13 @@ class Answer:
             if self._was_drafted:
                 metrics.DRAFTED_TTFT.labels(self.deployment, self.transport).observe(self.ttft_seconds)
 
-    def close(self) -> None:
-        """Write what is counted once per answer; call once."""
+    def close(self, *, client_timed_out: bool) -> None:
+        """Write what is counted once per answer; call once.
+
+        `client_timed_out`: its connection was cut, since the client took, or answered, nothing in time.
+        """
+        if client_timed_out:
+            self.timed_out()
         self._reading.close(self.ended, self._tokens - self._tokens_told)
         outcome = self.ended.state.value if self.ended is not None else "left"
         metrics.STREAMS_OPEN.labels(self.transport).dec()

@@ -23,7 +23,7 @@ from apps.streams.limits import QueueNews
 from apps.streams.services import StartedStream, StreamOptions, stream_leave, stream_start
 from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
 from apps.streams.traces import Trace
-from apps.streams.transport import limit_stall
+from apps.streams.transport import client_timed_out, limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.errors import HeadraceError, InvalidRequestError, StreamCancelledError
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, SamplingParams, StreamState
@@ -124,7 +124,7 @@ async def _answer(
         pump = _stream if request.stream else _plain
         await pump(exchange, gateway, request, started, follower, answer)
     finally:
-        answer.close()
+        answer.close(client_timed_out=client_timed_out(exchange.scope))
         trace.answered(answer)
         stream_leave(
             gateway=gateway,

@@ -22,7 +22,7 @@ from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, Part, series_of
 from apps.streams.services import stream_attach, stream_cancel, stream_find, stream_leave
-from apps.streams.transport import limit_stall
+from apps.streams.transport import client_timed_out, limit_stall
 from headrace_wire.api_key import ApiKeyScope
 from headrace_wire.errors import DrainingError, InvalidRequestError, StreamGoneError, StreamNotFoundError
 from headrace_wire.ids import is_stream_id
@@ -107,7 +107,7 @@ async def _follow(exchange: Exchange, gateway: Gateway, caller: Caller, stream_i
             return
         await until_disconnect(exchange, _pump(exchange, gateway, writer, follower, answer, after))
     finally:
-        answer.close()
+        answer.close(client_timed_out=client_timed_out(exchange.scope))
         stream_leave(gateway=gateway, tenant=caller.tenant, subscription=subscription)
 
 

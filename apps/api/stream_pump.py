@@ -24,7 +24,7 @@ from apps.streams.services import CacheOutcome, CacheWord, StreamOptions, stream
 from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
 from apps.streams.subscription import Subscription
 from apps.streams.traces import Trace
-from apps.streams.transport import send_at_once, transport_of
+from apps.streams.transport import client_timed_out, send_at_once, transport_of
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
 from headrace_wire.messages import AnyLogEntry, Delta, Started
 
@@ -142,7 +142,7 @@ class StreamPump:
                     await self._send(writer.place(news))
                 await self._write(writer, answer, entries)
         finally:
-            answer.close()
+            answer.close(client_timed_out=client_timed_out(self._scope))
             if trace is not None:
                 trace.answered(answer)
 

@@ -76,8 +76,8 @@ class LatencyReading:
     """One reader of one stream."""
 
     __slots__ = (
-        "_admission", "_attempt", "_book", "_counter", "_key", "_last_at", "_part", "_queue_seconds", "_ttft",
-        "arrived_at",
+        "_admission", "_attempt", "_book", "_counter", "_has_timed_out", "_key", "_last_at", "_part", "_queue_seconds",
+        "_ttft", "arrived_at",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +94,7 @@ class LatencyReading:
         self._ttft: float | None = None
         self._last_at = 0.0
         self._counter: TokenCounter | None = None
+        self._has_timed_out = False
 
     @property
     def _summary(self) -> Summary:
@@ -138,8 +139,10 @@ class LatencyReading:
         self._summary.count(Tally.STALLS)
 
     def timed_out(self) -> None:
-        """Count that the client took nothing until its deadline."""
-        self._summary.count(Tally.TIMEOUTS)
+        """Count that a deadline was passed: of the stream, or of a client that took nothing. Again is harmless."""
+        if not self._has_timed_out:
+            self._has_timed_out = True
+            self._summary.count(Tally.TIMEOUTS)
 
     def close(self, ended: Ended | None, untold_tokens: int) -> None:
         """Count what is known at the end; `untold_tokens` were logged without any text behind them."""
@@ -157,8 +160,8 @@ class LatencyReading:
             summary.histogram(Measure.TOTAL).add(perf_counter() - self.arrived_at)
         elif ended.state is StreamState.FAILED:
             summary.count(Tally.ERRORS)
-            code = ended.error.code if ended.error is not None else ""
-            summary.count(Tally.TIMEOUTS, code == DeadlineExceededError.code)
+            if ended.error is not None and ended.error.code == DeadlineExceededError.code:
+                self.timed_out()
         if self._part is Part.OWN:
             self._count_usage(summary, ended)
             self._book.ended(self._key.deployment, ended)

@@ -37,6 +37,10 @@ class Transport(Protocol):
     def wait_writable(self) -> Callable[[], Awaitable[None]]:
         """Wait while `paused`; raises ConnectionError where the client left."""
 
+    @property
+    def client_timed_out(self) -> bool:
+        """Whether the connection was cut because its client took, or answered, nothing in time."""
+
     def buffered_bytes(self) -> int:
         """Return what waits in user space."""
 
@@ -48,6 +52,12 @@ def transport_of(scope: Mapping[str, Any]) -> Transport | None:
     """Return the control of a connection, or None under a server that has none."""
     control: Transport | None = (scope.get("extensions") or {}).get(EXTENSION)
     return control
+
+
+def client_timed_out(scope: Mapping[str, Any]) -> bool:
+    """Say whether a connection was cut because its client took, or answered, nothing in time."""
+    control = transport_of(scope)
+    return control is not None and control.client_timed_out
 
 
 async def send_at_once(control: Transport | None, data: bytes, otherwise: Callable[[], Awaitable[None]]) -> None:

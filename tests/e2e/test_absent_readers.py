@@ -7,14 +7,19 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from redis import Redis
 
 from headrace_wire.fleet import WorkerInfo
+from headrace_wire.latency.measures import Tally
+from headrace_wire.latency.store import SLOT_SECONDS, series_read
+from headrace_wire.latency.summary import Summary
 from headrace_wire.messages import StreamState
 from headrace_worker.holding import SUSPENSIONS_PER_MINUTE
 from tests.support.impatient_gateway import impatient_gateway
@@ -216,17 +221,36 @@ def test_a_client_that_is_stopped_for_too_long_is_cut_off_and_resumes(
         os.kill(process.pid, signal.SIGCONT)
         assert process.wait_for_line(r"closed (.+)").group(1) == "4408"
         assert process.wait_for_line(r"end (.+)").group(1) == f"{TOKENS} finished {sha256(golden)}"
+    wait_for_timeouts(stack, gateway, 1)
 
 
 def test_a_plain_request_that_takes_nothing_for_too_long_ends(
-    impatient: tuple[Process, LiveStack], probe: StreamProbe, golden: str
+    stack: LiveStack, impatient: tuple[Process, LiveStack], probe: StreamProbe, golden: str
 ) -> None:
     """Its client has no means to resume: nobody will ask for the rest."""
-    before = probe.stream_ids()
-    with sse_asked(impatient[1], TOKENS):
+    gateway, there = impatient
+    before, timeouts = probe.stream_ids(), timeouts_of(stack, gateway)
+    with sse_asked(there, TOKENS):
         stream_id = probe.wait_for_new_stream(before)
         ended = probe.wait_for_end(stream_id)
         assert ended.state is StreamState.CANCELLED
         assert WINDOW <= ended.usage.completion_tokens < TOKENS
         probe.wait_for_worker(MODEL, has_nothing)
     assert golden.startswith(probe.text(stream_id))
+    wait_for_timeouts(stack, gateway, timeouts + 1)
+
+
+def timeouts_of(stack: LiveStack, gateway: Process) -> int:
+    """Return how many streams that a deadline ended a gateway's book has filed."""
+    with Redis.from_url(stack.redis_url) as redis:
+        parts = [part for part in series_read(redis, start=0, end=2**40) if part.part.startswith(f"{gateway.pid}-")]
+    return sum(Summary.unpack(part.packed).tally(Tally.TIMEOUTS) for part in parts)
+
+
+def wait_for_timeouts(stack: LiveStack, gateway: Process, count: int) -> None:
+    """Wait until the book, which is filed at each slot's end, has so many; there are to be no more."""
+    deadline = time.monotonic() + 6 * SLOT_SECONDS
+    while (found := timeouts_of(stack, gateway)) < count:
+        assert time.monotonic() < deadline, f"{found} of {count} timeouts"
+        time.sleep(0.2)
+    assert found == count

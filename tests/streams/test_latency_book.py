@@ -199,6 +199,7 @@ async def test_slow_clients_are_counted(book: LatencyBook, redis: "Redis") -> No
     stream.stalled()
     stream.stalled()
     stream.timed_out()
+    stream.timed_out()
     stream.close(None, 0)
     assert (await filed(book, redis))[KEY].tallies == {Tally.STALLS: 2, Tally.TIMEOUTS: 1, Tally.REQUESTS: 1}
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 EXTENSION = "headrace.transport"
 """Key of the `TransportControl` in `scope["extensions"]`."""
+STALLED, PING_TIMEOUT = "stalled", "ping timeout"
+CLIENT_TIMEOUTS = frozenset({STALLED, PING_TIMEOUT})
+"""Reasons to cut a connection that are its client's, or the network's on the way to it."""
 RECEIVED_AT = "headrace.received_at"
 """Key of `time.perf_counter()` at which a WebSocket's message was read, in the message."""
 
@@ -146,6 +149,11 @@ class TransportControl:
     def close_reason(self) -> str | None:
         """Why the server cut the connection (`stalled`, `ping timeout`, `drain`, ...); None if it did not."""
         return self._transport.close_reason
+
+    @property
+    def client_timed_out(self) -> bool:
+        """Whether the server cut the connection because its client took, or answered, nothing in time."""
+        return self._transport.close_reason in CLIENT_TIMEOUTS
 
     @property
     def stall_timeout_seconds(self) -> float:

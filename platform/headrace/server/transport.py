@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet import tcp
 
-from headrace.server.flow_control import ClientGoneError
+from headrace.server.flow_control import STALLED, ClientGoneError
 
 if TYPE_CHECKING:
     from headrace.server.listener import Listener
@@ -206,7 +206,7 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
             self._progress_at = now
         elif now - self._progress_at > self.stall_timeout_seconds:
             self._state.stalled_total += 1
-            self.abort("stalled")
+            self.abort(STALLED)
 
     def abort(self, reason: str) -> None:
         """Cuts the connection; what is buffered is lost."""

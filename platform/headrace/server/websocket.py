@@ -10,7 +10,7 @@ from autobahn.websocket.types import ConnectionDeny
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
 
 from headrace.server.exchange import Exchange, Message
-from headrace.server.flow_control import RECEIVED_AT
+from headrace.server.flow_control import PING_TIMEOUT, RECEIVED_AT
 from headrace.server.websocket_frames import (
     BINARY,
     INTERNAL_ERROR,
@@ -139,7 +139,7 @@ class GatewayWebSocket(WebSocketProtocol):  # type: ignore[misc]  # Daphne ships
             self._ping_at = now
         elif now - self._ping_at > config.ping_timeout_seconds:
             self.server.state.ping_timeout_total += 1
-            self.transport.abort("ping timeout")
+            self.transport.abort(PING_TIMEOUT)
 
     def _is_slow(self) -> bool:
         """The ping is still on its way, behind unread data, or its answer is: the stall deadline decides then."""

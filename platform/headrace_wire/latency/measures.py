@@ -47,4 +47,4 @@ class Tally(StrEnum):
     STALLS = "stalls"
     """Times that a client did not take what was there."""
     TIMEOUTS = "timeouts"
-    """Streams that ended at a deadline: of the queue, of the engine, or of a client that took nothing."""
+    """Streams that ended at a deadline: of the queue, of the engine, or of a client that took or answered nothing."""
