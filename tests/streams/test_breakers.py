@@ -9,6 +9,7 @@ import pytest
 
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
+from apps.streams.latency_book import LatencyBook
 from apps.streams.latency_reading import LatencyReading, Part, series_of
 from apps.streams.services import StartedStream, StreamOptions, stream_start
 from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
@@ -18,6 +19,7 @@ from headrace_wire.breakers import BreakerTerms
 from headrace_wire.cache_salt import cache_salt
 from headrace_wire.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError, ServerOverloadedError
 from headrace_wire.fleet import WorkerInfo, WorkerState
+from headrace_wire.latency.measures import Tally
 from headrace_wire.messages import (
     ChatTurn,
     Ended,
@@ -177,6 +179,22 @@ async def test_without_a_fallback_a_request_is_refused_with_a_time(gateway: Gate
     assert refusal.value.http_status == 503
     assert refusal.value.retry_after_seconds is not None
     assert 1 <= refusal.value.retry_after_seconds <= 30
+
+
+async def test_what_it_did_is_booked_to_the_deployment_that_was_asked(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "latencies", LatencyBook(gateway.functions))  # which nobody files meanwhile
+    caller = await configure(gateway, main(), SPARE)
+    await fail(gateway, "main")
+    for _ in range(2):
+        route(gateway, caller)
+    booked = gateway.latencies.summary(series_of(caller, "main"))
+    assert booked.tallies == {Tally.DIVERTED: 2}
+    await configure(gateway, main(fallback=None), SPARE)
+    with pytest.raises(ServerOverloadedError):
+        route(gateway, caller)
+    assert booked.tallies == {Tally.DIVERTED: 2, Tally.TURNED_AWAY: 1, Tally.REQUESTS: 1, Tally.ERRORS: 1}
 
 
 @pytest.mark.parametrize(

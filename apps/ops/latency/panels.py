@@ -211,6 +211,17 @@ _TRAFFIC_PANELS = (
         lines=[Line("share.errors", _("Errors"), "five"), Line("share.timeouts", _("Timeouts"), "two")],
     ),
     Panel(
+        name="breaker",
+        title=_("Circuit breaker"),
+        about=_("How many requests it sent to the fallback, or turned away; of the deployment that was asked for."),
+        unit=Unit.COUNT,
+        lines=[
+            Line("count.diverted", _("To the fallback"), "two"),
+            Line("count.turned_away", _("Turned away"), "five"),
+        ],
+        is_optional=True,
+    ),
+    Panel(
         name="prefix",
         title=_("Prefix hits"),
         about=_("Share of prompt tokens that came from a prefix cache."),

@@ -18,6 +18,8 @@ _SHARES = tuple(QUANTILES.values())
 _NAMES = tuple(QUANTILES)
 _FLEET = tuple(name for name in FleetPoint.__slots__ if name != "at")
 _RATES = (Tally.REQUESTS, Tally.TOKENS, Tally.STALLS)
+_RARE = (Tally.DIVERTED, Tally.TURNED_AWAY)
+"""Told only of a time that has any."""
 _PARTS = (
     ("share.errors", Tally.ERRORS, Tally.REQUESTS),
     ("share.timeouts", Tally.TIMEOUTS, Tally.REQUESTS),
@@ -40,6 +42,9 @@ def numbers_json(
         total.merge(point)
     series = columns([_values(point, _seconds(point.at, step, now)) for point in shown])
     totals = _values(total, max(1.0, (min(time_range.end, now) - time_range.start).total_seconds()))
+    for tally in _RARE:
+        if not total.tally(tally):
+            series.pop(f"count.{tally}", None)
     if fleet is not None:
         by_time = {point.at: point for point in fleet}
         rows = [by_time.get(point.at) for point in shown]
@@ -85,6 +90,8 @@ def _values(summary: Summary, seconds: float | None) -> dict[str, Number]:
     values |= _phases(summary)
     requests = summary.tally(Tally.REQUESTS)
     values["count.requests"] = requests
+    for tally in _RARE:
+        values[f"count.{tally}"] = summary.tally(tally)
     for tally in _RATES:
         values[f"rate.{tally}"] = rounded(summary.tally(tally) / seconds) if seconds is not None else None
     for name, part, whole in _PARTS:

@@ -14,6 +14,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import Part, part_of, refusals_counted, series_of
 from apps.streams.services.started import StartedStream
 from headrace_wire.errors import ServerOverloadedError
+from headrace_wire.latency.measures import Tally
 from headrace_wire.snapshot import DeploymentConfig
 
 
@@ -42,11 +43,14 @@ def stream_route(*, gateway: Gateway, caller: Caller, model: str) -> Route:
     if breakers.admits(asked):
         return Route(asked, is_try=not breakers.is_closed(asked))
     fallback = gateway.config.fallback_of(caller, asked)
+    key = series_of(caller, asked.name)
     if fallback is not None and breakers.admits(fallback):
         metrics.REQUESTS_DIVERTED.labels(asked.name, fallback.name).inc()
+        gateway.latencies.summary(key).count(Tally.DIVERTED)
         return Route(fallback, stands_in_for=asked, is_try=not breakers.is_closed(fallback))
     metrics.REQUESTS_BROKEN_OFF.labels(asked.name).inc()
-    with refusals_counted(gateway.latencies, series_of(caller, asked.name)):
+    gateway.latencies.summary(key).count(Tally.TURNED_AWAY)
+    with refusals_counted(gateway.latencies, key):
         raise ServerOverloadedError(
             f"`{asked.public_name}` fails its requests or has no worker, and takes none for a while; try again later.",
             retry_after_seconds=max(1.0, breakers.retry_after_seconds(asked.name)),

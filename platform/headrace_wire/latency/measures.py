@@ -48,3 +48,7 @@ class Tally(StrEnum):
     """Times that a client did not take what was there."""
     TIMEOUTS = "timeouts"
     """Streams that ended at a deadline: of the queue, of the engine, or of a client that took or answered nothing."""
+    DIVERTED = "diverted"
+    """Requests that went to a fallback, counted for the deployment that was asked."""
+    TURNED_AWAY = "turned_away"
+    """Requests that a circuit breaker refused; errors, too."""

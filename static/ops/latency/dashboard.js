@@ -110,7 +110,7 @@ function tellOf(numbers) {
   const range = stretch(start * 1000, end * 1000), isPast = refresh === null;
   if (!isPast && rolled !== null && now - rolled > STALE_SECONDS)
     return tell("stale", texts.stale, `for ${ago((now - rolled) * 1000)}`);
-  if (!totals["count.requests"])
+  if (!totals["count.requests"] && !totals["count.diverted"])
     return tell("empty", "No requests in this time. Choose a longer one, or less of a choice.", range);
   if (isPast) return tell("past", "A time that is past; it does not change.", range);
   return tell("live", "Live.", `Up to ${timeOfDay(now * 1000)} (${zone})`);

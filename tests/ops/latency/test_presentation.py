@@ -65,6 +65,16 @@ def test_a_step_that_is_not_over_has_no_rates_until_they_say_something() -> None
     assert told["series"]["rate.requests"] == [0.025]
 
 
+def test_what_a_breaker_did_is_told_where_it_did_something() -> None:
+    quiet, diverted = point(0), LatencyPoint(at=NOON + MINUTE)
+    diverted.count(Tally.DIVERTED, 4)
+    told = numbers_json(RANGE, [quiet, diverted], None, now=NOON + 2 * MINUTE)
+    assert told["series"]["count.diverted"] == [0, 4]
+    assert told["totals"]["count.diverted"] == 4
+    assert "count.turned_away" not in told["series"]
+    assert "count.diverted" not in numbers_json(RANGE, [quiet], None, now=NOON + MINUTE)["series"]
+
+
 def test_what_could_not_begin_is_at_most_all() -> None:
     refused = LatencyPoint(at=NOON)
     refused.count(Tally.ERRORS, 3)
