@@ -1,7 +1,8 @@
-"""The latency pages in a real browser: drawn, filtered, and read again after an error, on a desk and on a phone."""
+"""The latency pages in a real browser: drawn, filtered, kept current, clicked, on a desk and on a phone."""
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -136,6 +137,43 @@ def test_what_is_chosen_stands_in_the_address_and_comes_back(admin_page: Page, l
     page.get_by_role("button", name="Now", exact=True).click()
     shows(page, "count-requests", "1,010")
     assert page.evaluate("window.notReloaded")
+
+
+def test_what_is_measured_comes_to_an_open_page(admin_page: Page, live_stack: LiveStack) -> None:
+    page = admin_page
+    with page.expect_websocket(lambda socket: "hear=latency" in socket.url) as heard:
+        page.goto(f"{live_stack.base_url}{PATH}?range=15m&deployment=new")
+    expect(page.locator(".lt-state [role=status]")).to_contain_text("No requests in this time.")
+    page.evaluate("window.notReloaded = true")
+    with heard.value.expect_event("framereceived", lambda frame: "latency.rolled" in str(frame), timeout=NEWS_MS):
+        live_stack.run_django(FILE.format(rows=[("new", 7, 0, 20)]))
+    shows(page, "count-requests", "7")
+    expect(page.locator(".lt-state")).to_have_attribute("data-kind", "live")
+    assert drawn(page, "ttft") == ["p50", "p90", "p95", "p99"]
+    assert page.evaluate("window.notReloaded")
+
+
+@pytest.mark.parametrize(
+    ("age", "which", "there"),
+    [
+        (15, -1, r"/admin/ops/livestream/\?deployment=clicked$"),
+        (600, 0, r"/admin/usage/usagerecord/\?deployment_label=clicked&ended_at__gte=\d"),
+    ],
+    ids=["of now", "of before"],
+)
+def test_a_click_on_a_point_leads_to_its_streams(
+    admin_page: Page, live_stack: LiveStack, age: int, which: int, there: str
+) -> None:
+    page = admin_page
+    live_stack.run_django(FILE.format(rows=[("clicked", 3, 0, age)]))
+    # A time that is past stands still, so that the point is where it was when it is clicked.
+    end = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    page.goto(f"{live_stack.base_url}{PATH}?range=15m&deployment=clicked&end={end}")
+    shows(page, "ttft-p50", KNOWN)
+    at = points(page, "ttft")[which]
+    panel(page, "ttft").locator("canvas").click(position={"x": at["x"], "y": at["y"]})
+    expect(page).to_have_url(re.compile(there))
+    expect(page.locator("#changelist, #streams").first).to_be_attached()
 
 
 def test_a_member_sees_the_own_tenant_on_a_phone(phone: Page, live_stack: LiveStack) -> None:
