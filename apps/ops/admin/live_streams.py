@@ -16,8 +16,9 @@ from redis.exceptions import RedisError
 from apps.ops.live_streams import services
 from apps.ops.live_streams.fleet import fleet_read
 from apps.ops.live_streams.forms import DrainForm, FilterForm, NoteForm
+from apps.ops.live_streams.lately import lately
 from apps.ops.live_streams.presentation import fleet_rows, gateway_row, stream_rows, worker_row
-from apps.ops.live_streams.selectors import live_stream_page
+from apps.ops.live_streams.selectors import StreamFilter, live_stream_page
 from apps.ops.live_streams.services import MOST_AT_ONCE, Outcome
 from apps.ops.models import LiveStream
 from apps.tenants.service_admin import ReadOnlyAdmin, actor_of
@@ -115,20 +116,27 @@ class LiveStreamAdmin(ReadOnlyAdmin):
         return self._page(
             request,
             "live_streams/process.html",
-            {"title": incarnation, "form": form, "may_drain": may_drain, **self._process(incarnation)},
+            {
+                "title": incarnation,
+                "form": form,
+                "may_drain": may_drain,
+                "lately": lately(StreamFilter(worker=incarnation), may_see=_may_see(request)),
+                **self._process(incarnation),
+            },
         )
 
     # ---- parts
 
     def _list(self, request: HttpRequest) -> dict[str, Any]:
         form = FilterForm(request.GET)
+        wanted = form.wanted()
         try:
             page = live_stream_page(
-                wanted=form.wanted(), deployments=form.deployments, number=_number(request.GET.get("page"))
+                wanted=wanted, deployments=form.deployments, number=_number(request.GET.get("page"))
             )
         except RedisError:
             return {"title": _("Live streams"), "filter": form, "problem": _AWAY}
-        may_see = [name for name, permission in _LINKED.items() if request.user.has_perm(permission)]
+        may_see = _may_see(request)
         query = request.GET.copy()
         query.pop("page", None)
         return {
@@ -138,6 +146,7 @@ class LiveStreamAdmin(ReadOnlyAdmin):
             "rows": stream_rows(page.rows, may_see=may_see),
             "processes": fleet_rows(page.fleet),
             "query": query.urlencode(),
+            "lately": lately(wanted, may_see=may_see),
             "may_kill": request.user.has_perm("ops.kill_livestream"),
             "may_migrate": request.user.has_perm("ops.migrate_livestream"),
             "most": MOST_AT_ONCE,
@@ -193,6 +202,10 @@ class LiveStreamAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         page = {**self.admin_site.each_context(request), "opts": self.opts, **context}
         return TemplateResponse(request, f"ops/admin/{template}", page)
+
+
+def _may_see(request: HttpRequest) -> list[str]:
+    return [name for name, permission in _LINKED.items() if request.user.has_perm(permission)]
 
 
 def _number(text: str | None) -> int:
