@@ -19,7 +19,7 @@ from apps.ops.latency.goals import Goal, goals_for
 from apps.ops.latency.samples import fleet_states
 from apps.ops.latency.scopes import FleetPoint, LatencyScope, TimeRange
 from apps.ops.latency.selectors import fleet_series, latency_total
-from headrace_wire.latency.measures import Tally
+from headrace_wire.latency.measures import PHASES, Tally
 from headrace_wire.latency.store import READABLE_SECONDS, SLOT_SECONDS
 
 MOST_SAMPLES = 30
@@ -68,7 +68,17 @@ class Diagnosis:
     @property
     def is_fine(self) -> bool:
         """Whether all goals were met and nothing has a cause."""
-        return not self.findings and all(goal.is_met for goal in self.goals)
+        return not (self.findings or self.missed)
+
+    @property
+    def missed(self) -> tuple[GoalState, ...]:
+        """The goals that were left."""
+        return tuple(state for state in self.goals if not state.is_met)
+
+    @property
+    def phase(self) -> str:
+        """The phase of the first token that moved most, for people; empty where none did."""
+        return next((one.measure.capitalize() for one in self.moved if one.measure in PHASES), "")
 
 
 def diagnosis_of(deployment: str, shown: TimeRange, before: TimeRange) -> Diagnosis:

@@ -23,7 +23,7 @@ from apps.ops.models import ServiceObjective
 
 MOST_DEPLOYMENTS = 20
 """Compared at once where no deployment is chosen."""
-_FINDINGS = "ops/admin/diagnosis_findings.html"
+_FINDINGS, _SUMMARY = "ops/admin/diagnosis_findings.html", "ops/admin/diagnosis_summary.html"
 _MAY_NOT = _("You may not see latencies.")
 
 
@@ -78,6 +78,7 @@ def _findings(request: HttpRequest) -> HttpResponse:
     told = {
         "diagnoses": [_told(diagnosis) for diagnosis in diagnoses],
         "html": render_to_string(_FINDINGS, {"diagnoses": diagnoses}),
+        "summary": render_to_string(_SUMMARY, {"diagnoses": diagnoses}),
     }
     response = JsonResponse(told)
     response["Cache-Control"] = "no-store"

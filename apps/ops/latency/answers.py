@@ -88,6 +88,7 @@ def page_context(asked: Asked, choices: Choices, *, has_fleet: bool) -> dict[str
         ],
         "ranges": [(name, label) for name, (_length, label) in RANGES.items()],
         "usual_range": USUAL_RANGE,
+        "has_diagnosis": has_fleet,
         "point_hint": _HINT_OPERATORS if has_fleet else _HINT,
         "texts": {"stale": str(_STALE_OPERATORS if has_fleet else _STALE)},
         **drawn_context(panels, tiles),

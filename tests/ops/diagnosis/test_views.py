@@ -51,12 +51,22 @@ def findings(client: Client, **asked: str) -> Any:
 
 
 def test_it_names_the_phase_the_cause_and_what_helps(guarded: None, admin_client: Client) -> None:
-    (told,) = findings(admin_client, range="1h")["diagnoses"]
+    answer = findings(admin_client, range="1h")
+    (told,) = answer["diagnoses"]
     (finding,) = told["findings"]
     assert finding["cause"] == "guard"
     assert finding["share"] > 0.9
     assert "GUARD" in finding["evidence"][0].upper()
     assert {goal["is_met"] for goal in told["goals"]} == {False, True}, "200 and 500 ms were missed, 2 s was not"
+    for said in (
+        'data-summary="tiny"',
+        "TTFT p95 ",
+        "&gt; 500 ms",
+        "Guard moved most.",
+        "Guardrails",
+        finding["action"],
+    ):
+        assert said in answer["summary"]
     page = admin_client.get(PAGE, {"range": "1h"}).content.decode()
     assert 'data-cause="guard"' in page
     assert finding["action"] in page
@@ -66,7 +76,10 @@ def test_nothing_that_became_slower_is_said_so(guarded: None, admin_client: Clie
     (told,) = findings(admin_client, range="15m", deployment="tiny")["diagnoses"]
     assert told["findings"] == []
     assert told["requests"] > 0
-    assert "It is as slow as it was" in findings(admin_client, range="15m")["html"]
+    answer = findings(admin_client, range="15m")
+    assert "It is as slow as it was" in answer["html"]
+    assert "&gt; 500 ms" in answer["summary"]
+    assert "No cause has evidence" in answer["summary"]
 
 
 def test_the_fleet_is_read_beside_the_latencies(
@@ -110,3 +123,4 @@ def test_a_store_that_is_away_is_said_so(admin_client: Client, deployment: Model
 def test_the_latency_page_has_the_panel(admin_client: Client, live_redis: Redis) -> None:
     page = admin_client.get(reverse("admin:ops_latencyhour_changelist")).content.decode()
     assert f'data-url="{FINDINGS}"' in page
+    assert 'id="diagnosis-summary"' in page
