@@ -1,6 +1,7 @@
 """Admin of alert rules, of what fired, of who is told and of silences."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin, messages
@@ -15,11 +16,13 @@ from unfold.decorators import action, display
 
 from apps.ops.alerts.enums import AlertState, Direction, Severity, Signal
 from apps.ops.alerts.sending import alerts_retry
-from apps.ops.alerts.services import alert_receiver_secret_renew, alerting_delete, alerting_save
+from apps.ops.alerts.services import alert_receiver_secret_renew, alerting_delete, alerting_save, alerts_silence
 from apps.ops.models import Alert, AlertDelivery, AlertReceiver, AlertRule, AlertSilence
 from apps.tenants.service_admin import ReadOnlyAdmin, ServiceAdmin, actor_of
 from apps.tenants.services import Actor
 from apps.usage.enums import Channel
+
+SILENCE = timedelta(hours=1)
 
 _STATE_COLOURS = {
     AlertState.PENDING.label: "warning",
@@ -192,7 +195,7 @@ class AlertAdmin(ReadOnlyAdmin):
     list_filter_submit = True
     search_fields = ("rule_name", "rule_key", "subject")
     inlines = (AlertDeliveryInline,)
-    actions = ("send_again",)
+    actions = ("silence", "send_again")
     fields = (
         ("rule_name", "rule_key", "rule"),
         ("subject", "deployment_name", "tenant"),
@@ -230,6 +233,17 @@ class AlertAdmin(ReadOnlyAdmin):
         return ", ".join(f"{way.receiver} ({way.event}): {way.progress}" for way in alert.deliveries.all()) or str(
             _("nobody")
         )
+
+    def has_silence_permission(self, request: HttpRequest) -> bool:
+        """Asks for what adding a silence needs."""
+        return bool(request.user.has_perm("ops.add_alertsilence"))
+
+    @admin.action(description=_("Silence their rules of their deployments for an hour"), permissions=["silence"])
+    def silence(self, request: HttpRequest, queryset: "QuerySet[Alert]") -> None:
+        """Adds silences, which *Silences* has to be changed or ended."""
+        count = alerts_silence(alerts=queryset.select_related("rule"), lasts=SILENCE, actor=actor_of(request))
+        told = ngettext("%d silence was added, for an hour.", "%d silences were added, for an hour.", count)
+        messages.info(request, told % count)
 
     @admin.action(description=_("Send again what did not arrive"), permissions=["view"])
     def send_again(self, request: HttpRequest, queryset: "QuerySet[Alert]") -> None:

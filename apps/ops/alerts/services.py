@@ -1,14 +1,17 @@
 """Writes of objectives, alert rules, receivers and silences. Each: lock, check, change, audit row."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import TypeVar
 
 from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator, validate_email
 from django.db import models, transaction
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from apps.ops.models import AlertReceiver, AlertRule, AlertSilence, ServiceObjective
+from apps.deployments.models import ModelDeployment
+from apps.ops.models import Alert, AlertReceiver, AlertRule, AlertSilence, ServiceObjective
 from apps.tenants.changes import row_changes, row_lock, set_changes
 from apps.tenants.enums import AuditAction
 from apps.tenants.sealed_text import seal
@@ -52,6 +55,29 @@ def alerting_save(*, row: R, receivers: Iterable[AlertReceiver] | None = None, a
         action = created if before is None else changed
         audit_record(tenant=None, actor=actor, action=action, target=row, details=changes)
     return row
+
+
+@transaction.atomic
+def alerts_silence(*, alerts: Iterable[Alert], lasts: timedelta, actor: Actor = None) -> int:
+    """Has nobody told of these alerts' rules and deployments from now on for a time; returns how many silences that are.
+
+    An alert whose rule or deployment is gone has none: a silence without one is for all of them.
+    """
+    chosen = list(alerts)
+    now = timezone.now()
+    deployments = {
+        row.name: row for row in ModelDeployment.objects.filter(name__in={a.deployment_name for a in chosen})
+    }
+    pairs = {
+        (alert.rule, deployment)
+        for alert in chosen
+        if alert.rule is not None and (deployment := deployments.get(alert.deployment_name)) is not None
+    }
+    for rule, deployment in pairs:
+        reason = f"{rule.name}: {deployment.name}, from the list of alerts"[:300]
+        silence = AlertSilence(rule=rule, deployment=deployment, starts_at=now, ends_at=now + lasts, reason=reason)
+        alerting_save(row=silence, actor=actor)
+    return len(pairs)
 
 
 @transaction.atomic

@@ -112,6 +112,28 @@ def test_what_did_not_arrive_is_sent_again(rule: AlertRule, admin_client: Client
     assert AlertDelivery.objects.get().next_attempt_at is not None
 
 
+def test_alerts_are_silenced_from_their_list(
+    rule: AlertRule, admin_client: Client, deployment: ModelDeployment
+) -> None:
+    at = timezone.now()
+    rule_advance(rule=rule, readings=[Reading(deployment.name, deployment.name, 0.9), Reading("x", "gone", 0.9)], at=at)
+    ticked = [str(pk) for pk in Alert.objects.values_list("pk", flat=True)]
+    asked = {"action": "silence", "_selected_action": ticked}
+    answer = admin_client.post(reverse("admin:ops_alert_changelist"), asked, follow=True)
+    assert "1 silence was added" in answer.content.decode(), "one without a deployment would be for all"
+    silence = AlertSilence.objects.get()
+    assert (silence.rule, silence.deployment) == (rule, deployment)
+    assert silence.ends_at - silence.starts_at == timedelta(hours=1)
+    assert AuditEvent.all_tenants.filter(action="silence.created").exists()
+    AlertDelivery.objects.all().delete()
+    Alert.objects.all().delete()
+    rule_advance(
+        rule=rule, readings=[Reading(deployment.name, deployment.name, 0.9)], at=timezone.now() + timedelta(seconds=15)
+    )
+    assert Alert.objects.get().state == "firing"
+    assert not AlertDelivery.objects.exists()
+
+
 def test_a_webhook_secret_is_shown_once(admin_client: Client) -> None:
     fields = {"name": "Pager", "channel": "webhook", "address": "https://example.org/hook", "is_active": "on"}
     assert add(admin_client, "alertreceiver", fields).status_code == 302
