@@ -240,7 +240,7 @@ class AlertAdmin(ReadOnlyAdmin):
 
     @admin.action(description=_("Silence their rules of their deployments for an hour"), permissions=["silence"])
     def silence(self, request: HttpRequest, queryset: "QuerySet[Alert]") -> None:
-        """Adds silences, which *Silences* has to be changed or ended."""
+        """Adds silences; they stand under Silences, to be changed or ended."""
         count = alerts_silence(alerts=queryset.select_related("rule"), lasts=SILENCE, actor=actor_of(request))
         told = ngettext("%d silence was added, for an hour.", "%d silences were added, for an hour.", count)
         messages.info(request, told % count)

@@ -59,7 +59,7 @@ def alerting_save(*, row: R, receivers: Iterable[AlertReceiver] | None = None, a
 
 @transaction.atomic
 def alerts_silence(*, alerts: Iterable[Alert], lasts: timedelta, actor: Actor = None) -> int:
-    """Has nobody told of these alerts' rules and deployments from now on for a time; returns how many silences that are.
+    """Has nobody told of these alerts' rules and deployments from now on for a time; returns how many silences.
 
     An alert whose rule or deployment is gone has none: a silence without one is for all of them.
     """
