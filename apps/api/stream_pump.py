@@ -23,7 +23,7 @@ from apps.streams.limits import QueueNews
 from apps.streams.services import CacheOutcome, CacheWord, StreamOptions, stream_attach, stream_leave, stream_start
 from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
 from apps.streams.subscription import Subscription
-from apps.streams.traces import Trace
+from apps.streams.traces import Trace, trace_kept
 from apps.streams.transport import client_timed_out, send_at_once, transport_of
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
 from headrace_wire.messages import AnyLogEntry, Delta, Started
@@ -109,7 +109,9 @@ class StreamPump:
 
     async def _serve(self) -> None:
         if not isinstance(self._frame, Generate):
-            await self._follow(*await self._resume(self._frame), None)
+            follower, deployment, reading, trace = await self._resume(self._frame)
+            with trace_kept(trace):
+                await self._follow(follower, deployment, reading, trace)
             return
         route = stream_route(gateway=self._gateway, caller=self._caller, model=self._frame.model)
         with self._gateway.traces.request(
@@ -121,7 +123,7 @@ class StreamPump:
         ) as trace:
             await self._follow(*await self._start(self._frame, route, trace), trace)
 
-    async def _follow(self, follower: Follower, deployment: str, reading: LatencyReading, trace: Trace | None) -> None:
+    async def _follow(self, follower: Follower, deployment: str, reading: LatencyReading, trace: Trace) -> None:
         assert self.stream_id is not None  # noqa: S101 - set by both branches above
         writer = FrameWriter(self.stream_id, self._frame.ref)
         writer.deployment = deployment
@@ -143,8 +145,7 @@ class StreamPump:
                 await self._write(writer, answer, entries)
         finally:
             answer.close(client_timed_out=client_timed_out(self._scope))
-            if trace is not None:
-                trace.answered(answer)
+            trace.answered(answer)
 
     def _live_frame(self, writer: FrameWriter, answer: Answer, entry: Delta) -> bytes | None:
         if self._is_slow(entry.seq):
@@ -201,7 +202,7 @@ class StreamPump:
     async def _tell_place(self, news: QueueNews) -> None:
         await self._send(waiting_frame(news, ref=self._frame.ref))
 
-    async def _resume(self, frame: Resume) -> tuple[Follower, str, LatencyReading]:
+    async def _resume(self, frame: Resume) -> tuple[Follower, str, LatencyReading, Trace]:
         if frame.after < 0:
             raise InvalidRequestError("`after` is the last `seq` that you have, or 0.", param="after")
         self._subscription, deployment = await stream_attach(
@@ -210,11 +211,8 @@ class StreamPump:
         self.sent_seq = self.acknowledged_seq = frame.after
         follower = Follower(self._gateway, self._subscription, tenant_id=self._caller.tenant.id)
         key = series_of(self._caller, deployment)
-        return (
-            follower,
-            deployment,
-            reading_of_resumed(self._gateway.latencies, key, frame.stream_id, arrived_at=self._arrived_at),
-        )
+        reading, trace = reading_of_resumed(self._gateway.latencies, key, frame.stream_id, arrived_at=self._arrived_at)
+        return follower, deployment, reading, trace
 
     async def _write(self, writer: FrameWriter, answer: Answer, entries: list[AnyLogEntry]) -> None:
         text, ended = answer.take(entries)

@@ -19,6 +19,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from apps.streams import metrics
+from apps.streams.traces import UNTRACED, Trace
 from headrace_wire.functions import Functions
 from headrace_wire.latency.histogram import (
     BUCKETS,
@@ -96,6 +97,8 @@ class Began:
     arrived_at: float
     """`time.perf_counter()`, as the one below."""
     admitted_at: float
+    trace: Trace = UNTRACED
+    """Of the request; whoever reads the stream sees its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,9 @@ class LatencyBook:
     def _count_unclaimed(self, *, since: float) -> None:
         """Count requests whose readers went to another gateway, or nowhere."""
         for stream_id in [name for name, began in self._began.items() if began.arrived_at < since]:
-            self.summary(self._began.pop(stream_id).key).count(Tally.REQUESTS)
+            began = self._began.pop(stream_id)
+            self.summary(began.key).count(Tally.REQUESTS)
+            began.trace.end()
 
 
 def _some(waiting: deque[SlotBook]) -> Iterator[SlotBook]:

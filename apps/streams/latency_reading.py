@@ -22,6 +22,7 @@ from apps.streams.config_view import Caller
 from apps.streams.latency_book import LatencyBook, TokenCounter
 from apps.streams.services.response_caching import CACHE_OWNER
 from apps.streams.services.started import StartedStream
+from apps.streams.traces import UNTRACED, Trace
 from headrace_wire.errors import DeadlineExceededError, DrainingError, ServerError
 from headrace_wire.latency.measures import Measure, Tally
 from headrace_wire.latency.summary import SeriesKey, Summary
@@ -196,9 +197,15 @@ class LatencyReading:
             self._counter = None
 
 
-def reading_of_resumed(book: LatencyBook, key: SeriesKey, stream_id: str, *, arrived_at: float) -> LatencyReading:
-    """Return the reading of a stream by its id: of the chat's page it is the first one, which was waited for."""
+def reading_of_resumed(
+    book: LatencyBook, key: SeriesKey, stream_id: str, *, arrived_at: float
+) -> tuple[LatencyReading, Trace]:
+    """Return the reading of a stream by its id: of the chat's page it is the first one, which was waited for.
+
+    Its request's trace comes along, which the caller ends; others have none.
+    """
     began = book.claim(stream_id)
     if began is None:
-        return LatencyReading(book, key, Part.RETURNING, arrived_at=arrived_at)
-    return LatencyReading(book, began.key, Part.OWN, arrived_at=began.arrived_at, admitted_at=began.admitted_at)
+        return LatencyReading(book, key, Part.RETURNING, arrived_at=arrived_at), UNTRACED
+    own = LatencyReading(book, began.key, Part.OWN, arrived_at=began.arrived_at, admitted_at=began.admitted_at)
+    return own, began.trace

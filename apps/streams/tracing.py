@@ -6,8 +6,8 @@ from the durations that the log has. No text of prompt or answer is in a span, w
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from apps.streams.traces import AnswerTold
+from apps.streams.traces import AnswerTold, Trace, trace_kept
 from headrace_wire.errors import HeadraceError, ServerError
 from headrace_wire.messages import SamplingParams
 
@@ -114,7 +114,6 @@ class OtlpTraces:
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 
-    @contextmanager
     def request(
         self,
         headers: Mapping[bytes, bytes],
@@ -123,24 +122,26 @@ class OtlpTraces:
         tenant_id: str,
         sampling: SamplingParams,
         arrived_at: float,
-    ) -> Iterator[RequestTrace]:
+    ) -> AbstractContextManager[Trace]:
         """Have a span around a request; `headers` may name the caller's own span, whose child it is then."""
-        trace = self._begin(headers, model, tenant_id, sampling, arrived_at)
-        try:
-            yield trace
-        except HeadraceError as error:
-            trace.refused(error)
-            raise
-        finally:
-            trace.end()
+        return trace_kept(
+            self.begin(headers, model=model, tenant_id=tenant_id, sampling=sampling, arrived_at=arrived_at)
+        )
 
     async def close(self) -> None:
         """Send what is left, within a few seconds."""
         await asyncio.wait([asyncio.create_task(asyncio.to_thread(self._provider.shutdown))], timeout=_END_SECONDS)
 
-    def _begin(
-        self, headers: Mapping[bytes, bytes], model: str, tenant_id: str, sampling: SamplingParams, arrived_at: float
+    def begin(
+        self,
+        headers: Mapping[bytes, bytes],
+        *,
+        model: str,
+        tenant_id: str,
+        sampling: SamplingParams,
+        arrived_at: float,
     ) -> RequestTrace:
+        """Begin a span that the caller ends."""
         tracer = self._provider.get_tracer("headrace.gateway")
         began_ns = time.time_ns() - round((time.perf_counter() - arrived_at) * _NANOSECONDS)
         span = tracer.start_span(

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ from websockets.sync.client import connect
 
 from tests.support.live_stack import LiveStack, running_stack
 from tests.support.otlp_collector import Collector, attributes, running_collector
+from tests.support.signing_in import sign_in
 
 SECRET = "zebrafinch-marmalade"
 """Stands in every prompt."""
@@ -91,6 +93,27 @@ def test_a_websocket_s_streams_are_spans_too(stack: LiveStack, collector: Collec
     span = span_of(collector, heard["stream_id"])
     assert attributes(span)["headrace.transport"] == "ws"
     assert not span.parent_span_id
+
+
+def test_an_answer_in_the_chat_is_a_span_too(stack: LiveStack, collector: Collector) -> None:
+    with httpx.Client(base_url=stack.base_url, follow_redirects=True, timeout=60) as http:
+        sign_in(http, stack)
+        protocols: Any = ["headrace.v1", f"headrace.ticket.{http.get('/chat/ticket').json()['ticket']}"]
+        body = {"turn_id": str(uuid4()), "text": SECRET, "model": "told"}
+        sent = http.post(f"/chat/conversations/{uuid4()}/turns", json=body)
+        stream_id = sent.json()["answer"]["stream_id"]
+    origin: Any = stack.base_url
+    with connect(stack.ws_url, subprotocols=protocols, origin=origin) as socket:
+        socket.send(json.dumps({"type": "resume", "stream_id": stream_id, "after": 0}))
+        heard: dict[str, Any] = {}
+        while heard.get("type") != "end":
+            heard = json.loads(socket.recv())
+    span = span_of(collector, stream_id)
+    said = attributes(span)
+    assert (span.name, said["headrace.transport"], said["headrace.state"]) == ("chat told", "ws", "finished")
+    assert said["gen_ai.usage.output_tokens"] == heard["usage"]["completion_tokens"]
+    phases = {child.name for child in collector.spans if child.parent_span_id == span.span_id}
+    assert {"queue", "prefill", "decode"} <= phases
 
 
 def test_a_refused_request_says_why(stack: LiveStack, collector: Collector) -> None:

@@ -231,7 +231,7 @@ async def test_the_page_of_the_chat_is_who_asked(book: LatencyBook, redis: "Redi
     book.begin("mine", Began(KEY, now - 1.0, now - 0.9))
     book.begin("nobodys", Began(KEY, now - 100.0, now - 99.0))
     for _ in range(2):
-        stream = reading_of_resumed(book, KEY, "mine", arrived_at=now)
+        stream, _trace = reading_of_resumed(book, KEY, "mine", arrived_at=now)
         stream.started(started())
         stream.first_text(1)
         stream.close(ended(), 0)

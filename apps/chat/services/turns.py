@@ -23,6 +23,7 @@ from apps.streams.latency_book import Began
 from apps.streams.latency_reading import refusals_counted, series_of
 from apps.streams.services import CacheControls, StartedStream, StreamOptions, stream_start
 from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
+from apps.streams.traces import Trace, trace_begun
 from apps.tenants.models import Membership
 from headrace_wire.errors import ContextLengthError, DependencyUnavailableError, HeadraceError, InvalidRequestError
 from headrace_wire.ids import new_stream_id
@@ -196,13 +197,21 @@ async def _answer_begin(
         conversation = await sync_to_async(prompt_build)(answer=answer)
         route = stream_route(gateway=request.gateway, caller=request.caller, model=request.deployment.public_name)
         key = series_of(request.caller, route.deployment.name)
-        with refusals_counted(request.gateway.latencies, key), try_kept(request.gateway, route):
-            started, left_out = await _start(request, route, conversation, answer.stream_id, cache)
+        trace = _trace(request, route, arrived_at)
+        with trace_begun(trace), refusals_counted(request.gateway.latencies, key), try_kept(request.gateway, route):
+            options = StreamOptions(
+                stream_id=answer.stream_id,
+                cache=cache,
+                traceparent=trace.traceparent,
+                stands_in_for=route.stands_in_for,
+            )
+            started, left_out = await _start(request, route, conversation, options)
     except HeadraceError as error:
         logger.info("chat_answer_refused", stream_id=answer.stream_id, code=error.code)
         return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
     try_spared(request.gateway, route, started)
-    request.gateway.latencies.begin(started.stream_id, Began(key, arrived_at, time.perf_counter()))
+    trace.admitted(started.stream_id)
+    request.gateway.latencies.begin(started.stream_id, Began(key, arrived_at, time.perf_counter(), trace))
     queue_deadline_watch(gateway=request.gateway, started=started, tenant=request.caller.tenant)
     if left_out or route.stands_in_for is not None:
         # The conversation stays with the model that was chosen; this answer is a fallback's.
@@ -211,12 +220,23 @@ async def _answer_begin(
     return BegunAnswer(answer, None)
 
 
+def _trace(request: AnswerRequest, route: Route, arrived_at: float) -> Trace:
+    """Begins the request's trace, which ends with the stream that the page reads."""
+    return request.gateway.traces.begin(
+        {},
+        model=route.deployment.name,
+        tenant_id=request.caller.tenant.id,
+        sampling=_sampling(route.deployment.default_max_tokens),
+        arrived_at=arrived_at,
+    )
+
+
+def _sampling(max_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, top_p=TOP_P, seed=-1)
+
+
 async def _start(
-    request: AnswerRequest,
-    route: Route,
-    conversation: list[ChatTurn],
-    stream_id: str | None,
-    cache: CacheControls,
+    request: AnswerRequest, route: Route, conversation: list[ChatTurn], options: StreamOptions
 ) -> tuple[StartedStream, bool]:
     """Starts with as much of the conversation as fits; returns also whether some of it had to be left out."""
     kept = conversation
@@ -229,8 +249,8 @@ async def _start(
                 caller=request.caller,
                 deployment=route.deployment,
                 conversation=kept,
-                sampling=SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, top_p=TOP_P, seed=-1),
-                options=StreamOptions(stream_id=stream_id, cache=cache, stands_in_for=route.stands_in_for),
+                sampling=_sampling(max_tokens),
+                options=options,
             )
         except ContextLengthError:
             if len(kept) <= 1:
