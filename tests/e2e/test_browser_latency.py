@@ -139,6 +139,31 @@ def test_what_is_chosen_stands_in_the_address_and_comes_back(admin_page: Page, l
     assert page.evaluate("window.notReloaded")
 
 
+def test_another_time_is_drawn_beside_it(admin_page: Page, live_stack: LiveStack) -> None:
+    page = admin_page
+    live_stack.run_django(FILE.format(rows=[("beside", 8, 0, 40), ("beside", 2, 0, 3000)]))
+    page.goto(f"{live_stack.base_url}{PATH}?range=15m&deployment=beside")
+    shows(page, "count-requests", "8")
+    field = page.get_by_label("Which ended at")
+    expect(field).to_be_hidden()
+    page.get_by_label("Compare with").select_option(label="another time")
+    expect(field).not_to_have_value("")
+    earlier = page.evaluate(
+        """(milliseconds) => {
+          const at = new Date(Date.now() - milliseconds);
+          return new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+        }""",
+        2_700_000,
+    )
+    field.fill(earlier)
+    expect(page).to_have_url(re.compile(r"compare=other&other=\d"))
+    expect(page.locator('[data-tile="count-requests"] .lt-change')).to_have_text("4 times as much", timeout=NEWS_MS)
+    assert "p50, before" in drawn(page, "ttft")
+    page.get_by_label("Compare with").select_option("")
+    expect(field).to_be_hidden()
+    assert "other" not in page.url
+
+
 def test_what_is_measured_comes_to_an_open_page(admin_page: Page, live_stack: LiveStack) -> None:
     page = admin_page
     with page.expect_websocket(lambda socket: "hear=latency" in socket.url) as heard:

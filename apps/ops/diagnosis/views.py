@@ -1,6 +1,7 @@
 """The diagnosis as a page of its own, and as JSON for the panel beside the latency charts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.contrib.admin.sites import AdminSite
@@ -18,7 +19,7 @@ from apps.deployments.models import ModelDeployment
 from apps.ops.diagnosis.causes import Finding
 from apps.ops.diagnosis.reading import Diagnosis, diagnosis_of
 from apps.ops.latency.answers import asked_of_numbers, asked_of_page, problem
-from apps.ops.latency.asked import BEFORE, COMPARED, RANGES, Asked
+from apps.ops.latency.asked import BEFORE, COMPARED, OTHER, OTHER_LABEL, RANGES, Asked
 from apps.ops.models import ServiceObjective
 
 MOST_DEPLOYMENTS = 20
@@ -57,7 +58,10 @@ def _page(request: HttpRequest, site: AdminSite) -> HttpResponse:
         "asked": asked,
         "deployments": ModelDeployment.objects.order_by("name").values_list("name", flat=True),
         "ranges": [(name, label) for name, (_length, label) in RANGES.items()],
-        "compared": [(name, label) for name, (_shift, label) in COMPARED.items()],
+        "compared": [
+            *((name, label) for name, (_shift, label) in COMPARED.items()),
+            *([(OTHER, OTHER_LABEL)] if asked.other is not None else []),  # the charts' page asks which one
+        ],
     }
     try:
         context["diagnoses"] = _diagnoses(asked)
@@ -87,7 +91,7 @@ def _findings(request: HttpRequest) -> HttpResponse:
 
 def _diagnoses(asked: Asked) -> Sequence[Diagnosis]:
     """Compares the time that is shown with the one beside it, or with the one before where none is chosen."""
-    compared = Asked(asked.scope, asked.range, asked.compare or BEFORE, asked.end)
+    compared = replace(asked, compare=asked.compare or BEFORE)
     shown, before, _shift = compared.time_ranges(timezone.now())
     assert before is not None  # noqa: S101  # it was asked for
     chosen = asked.scope.deployment

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from redis.exceptions import RedisError
 
 from apps.ops.enums import LatencyTier
-from apps.ops.latency.asked import COMPARED, RANGES, USUAL_RANGE, Asked, AskedForm
+from apps.ops.latency.asked import COMPARED, OTHER, OTHER_LABEL, RANGES, USUAL_RANGE, Asked, AskedForm
 from apps.ops.latency.goals import goals_for
 from apps.ops.latency.offered import Choices, Option
 from apps.ops.latency.panels import PANELS, TILES, Panel, Tile
@@ -81,7 +81,9 @@ def page_context(asked: Asked, choices: Choices, *, has_fleet: bool) -> dict[str
     """Returns what the templates of a page need; the numbers come later. Operators may ask for what no list has."""
     panels = [panel for panel in PANELS if has_fleet or not panel.is_of_fleet]
     tiles = [tile for tile in TILES if has_fleet or not tile.is_of_fleet]
+    drawn = drawn_context(panels, tiles)
     return {
+        **drawn,
         "asked": asked,
         "fields": [
             choice_field(name, asked.text(name), options, may_add=has_fleet) for name, options in choices.items()
@@ -91,7 +93,8 @@ def page_context(asked: Asked, choices: Choices, *, has_fleet: bool) -> dict[str
         "has_diagnosis": has_fleet,
         "point_hint": _HINT_OPERATORS if has_fleet else _HINT,
         "texts": {"stale": str(_STALE_OPERATORS if has_fleet else _STALE)},
-        **drawn_context(panels, tiles),
+        "compared": [*drawn["compared"], (OTHER, OTHER_LABEL)],
+        "has_other": True,
     }
 
 

@@ -28,6 +28,9 @@ COMPARED: dict[str, tuple[timedelta | None, Any]] = {
     "day": (timedelta(days=1), _("a day earlier")),
     "week": (timedelta(days=7), _("a week earlier")),
 }
+OTHER = "other"
+"""Stands for a time that is told by its end."""
+OTHER_LABEL = _("another time")
 CHAT = "chat"
 """Stands for the key of streams that came without one."""
 LONGEST_LIVE = timedelta(hours=6)
@@ -42,9 +45,19 @@ class AskedForm(forms.Form):
     worker = forms.CharField(required=False, max_length=64)
     key = forms.RegexField(rf"^([0-9a-f]{{32}}|{CHAT})$", required=False)
     range = forms.ChoiceField(choices=[(name, label) for name, (_length, label) in RANGES.items()], required=False)
-    compare = forms.ChoiceField(choices=[(name, label) for name, (_shift, label) in COMPARED.items()], required=False)
+    compare = forms.ChoiceField(
+        choices=[*((name, label) for name, (_shift, label) in COMPARED.items()), (OTHER, OTHER_LABEL)], required=False
+    )
     end = forms.DateTimeField(required=False)
     """Now where it is not given: the page then goes on."""
+    other = forms.DateTimeField(required=False)
+    """When the time ends that is compared with, where that is another one."""
+
+    def clean(self) -> None:
+        """Refuses another time that is not told."""
+        chosen = self.cleaned_data
+        if chosen.get("compare") == OTHER and not chosen.get("other") and "other" not in self.errors:
+            self.add_error("other", _("When does the other time end?"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,8 @@ class Asked:
     compare: str
     end: datetime | None
     """None: now."""
+    other: datetime | None = None
+    """When the time beside it ends, where `compare` is `OTHER`."""
 
     @classmethod
     def of_form(cls, form: AskedForm) -> Self:
@@ -68,7 +83,10 @@ class Asked:
             key_id="" if key == CHAT else key,
             worker=values.get("worker") or None,
         )
-        return cls(scope, values.get("range") or USUAL_RANGE, values.get("compare") or "", values.get("end"))
+        compare, other = values.get("compare") or "", values.get("other")
+        if compare != OTHER or other is None:
+            compare, other = compare if compare in COMPARED else "", None
+        return cls(scope, values.get("range") or USUAL_RANGE, compare, values.get("end"), other)
 
     def text(self, name: str) -> str:
         """Returns what stands in a field of the page."""
@@ -96,8 +114,9 @@ class Asked:
         whole = TimeRange.of(end - length, end, now=now)
         if not self.compare:
             return whole, None, timedelta()
-        shift = COMPARED[self.compare][0] or length
+        shift = end - min(self.other, now) if self.other is not None else COMPARED[self.compare][0] or length
         before = TimeRange.of(end - shift - length, end - shift, now=now)
         step = max(whole.step, before.step)
         whole = TimeRange(floor_to(whole.start, step), ceil_to(whole.end, step), step)
+        shift = round(shift / step) * step
         return whole, TimeRange(whole.start - shift, whole.end - shift, step), shift

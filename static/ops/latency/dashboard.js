@@ -2,6 +2,7 @@
 
 import { onThemeChange } from "./colours.js";
 import { change, inWords } from "./numbers.js";
+import { OtherTime } from "./other_time.js";
 import { Panel } from "./panel.js";
 import { NumbersSource } from "./source.js";
 import { ago, stretch, timeOfDay, zone } from "./time_axis.js";
@@ -17,6 +18,7 @@ const tiles = read("latency-tiles");
 const panels = read("latency-panels").map(
   (spec) => new Panel(root.querySelector(`[data-panel="${spec.name}"]`), spec, root),
 );
+const otherTime = new OtherTime(form);
 let shown = null;
 
 // ---- the form and the address
@@ -44,6 +46,7 @@ function recall() {
       field.value = value;
     }
   }
+  otherTime.show();
   showRange();
 }
 
@@ -69,7 +72,8 @@ form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener("change", ({ target }) => {
   if (target.name === "tenant" && form.elements.key) form.elements.key.value = "";
   if (target.name === "deployment" && form.elements.worker) form.elements.worker.value = "";
-  if (!target.name) return;
+  if (!otherTime.take(target) && !target.name) return;
+  otherTime.show();
   remember();
   source.ask({ withChoices: ["tenant", "deployment"].includes(target.name) });
 });
@@ -159,5 +163,6 @@ logarithmic.checked = localStorage.getItem(LOGARITHMIC) === "1";
 logarithmic.addEventListener("change", setScale);
 setScale();
 onThemeChange(() => panels.forEach((panel) => panel.redraw()));
+otherTime.show();
 showRange();
 source.ask();
