@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from apps.ops.enums import LatencyTier
 from apps.ops.latency.asked import COMPARED, OTHER, OTHER_LABEL, RANGES, USUAL_RANGE, Asked, AskedForm
-from apps.ops.latency.goals import goals_for
+from apps.ops.latency.goals import error_goal_for, goals_for
 from apps.ops.latency.offered import Choices, Option
 from apps.ops.latency.panels import PANELS, TILES, Panel, Tile
 from apps.ops.latency.presentation import Json, before_json, goals_json, numbers_json
@@ -139,7 +139,7 @@ def _told(asked: Asked, *, has_fleet: bool, links: Links) -> Json:
         "now": now.timestamp(),
         "rolled": rolled and rolled.timestamp(),
         "refresh": asked.refresh_seconds,
-        "goals": goals_json(goals_for(asked.scope.deployment)),
+        "goals": goals_json(goals_for(asked.scope.deployment), error_goal_for(asked.scope.deployment)),
         "links": links,
     }
 

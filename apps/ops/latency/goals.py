@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from apps.ops.models import ServiceObjective
+from apps.ops.objectives.enums import Indicator
 from headrace_wire.latency.measures import Measure
 
 
@@ -40,3 +41,12 @@ def goals_for(deployment: str | None) -> tuple[Goal, ...]:
         if row.indicator in _DURATIONS and row.goal_seconds is not None
     )
     return own if any(goal.measure is Measure.TTFT for goal in own) else (*USUAL, *own)
+
+
+def error_goal_for(deployment: str | None) -> float | None:
+    """Returns the share of streams that may fail by a deployment's strictest objective for errors, where it has one."""
+    if deployment is None:
+        return None
+    rows = ServiceObjective.objects.filter(deployment__name=deployment, indicator=Indicator.ERRORS)
+    strictest = rows.order_by("-target_percent").values_list("target_percent", flat=True).first()
+    return None if strictest is None else 1 - strictest / 100

@@ -161,6 +161,7 @@ _LATENCY_PANELS = (
         about=_("Quantiles of a phase do not add up to those of the whole."),
         unit=Unit.SECONDS,
         lines=_phases("p95"),
+        goals=[f"{phase}.{name}" for phase in PHASES for name in QUANTILES],
         variants=[Variant(name, _phases(name)) for name in ("p95", "p50", "p90", "p99")],
     ),
     Panel(
@@ -209,6 +210,7 @@ _TRAFFIC_PANELS = (
         about=_("Share of requests that failed, and of those that ended at a deadline."),
         unit=Unit.SHARE,
         lines=[Line("share.errors", _("Errors"), "five"), Line("share.timeouts", _("Timeouts"), "two")],
+        goals=["share.errors"],
     ),
     Panel(
         name="breaker",

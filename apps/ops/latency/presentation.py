@@ -62,10 +62,11 @@ def numbers_json(
     }
 
 
-def goals_json(goals: Iterable[Goal]) -> dict[str, float]:
+def goals_json(goals: Iterable[Goal], error_share: float | None = None) -> dict[str, float]:
     """Returns the goals by series."""
     names = {share: name for name, share in QUANTILES.items()}
-    return {f"{goal.measure}.{names[goal.quantile]}": goal.seconds for goal in goals if goal.quantile in names}
+    told = {f"{goal.measure}.{names[goal.quantile]}": goal.seconds for goal in goals if goal.quantile in names}
+    return told if error_share is None else {**told, "share.errors": round(error_share, 6)}
 
 
 def _seconds(at: datetime, step: float, now: datetime) -> float | None:

@@ -2,10 +2,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from apps.ops.latency.goals import USUAL
+from apps.deployments.models import ModelDeployment
+from apps.ops.latency.goals import USUAL, Goal, error_goal_for, goals_for
 from apps.ops.latency.panels import PANELS, QUANTILES, TILES
 from apps.ops.latency.presentation import goals_json, numbers_json
 from apps.ops.latency.scopes import FleetPoint, LatencyPoint, TimeRange
+from apps.ops.models import ServiceObjective
+from apps.ops.objectives.enums import Indicator
 from headrace_wire.latency.measures import PHASES, Measure, Tally
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -104,8 +107,26 @@ def test_every_line_of_a_panel_is_a_series_that_exists() -> None:
     drawn |= {tile.series for tile in TILES}
     assert drawn <= set(series)
     assert {f"{measure}.{name}" for measure in PHASES for name in QUANTILES} <= drawn
-    assert set(goals_json(USUAL)) <= {name for panel in PANELS for name in panel.goals}
+
+
+def test_every_goal_has_its_line() -> None:
+    drawn = {name for panel in PANELS for name in panel.goals}
+    durations = [indicator for indicator in Indicator if indicator is not Indicator.ERRORS]
+    of_durations = goals_json(Goal(Measure(one), share, 1.0) for one in durations for share in QUANTILES.values())
+    assert len(of_durations) == len(durations) * len(QUANTILES)
+    assert set(of_durations) | {"share.errors"} | set(goals_json(USUAL)) <= drawn
 
 
 def test_the_usual_goals() -> None:
     assert goals_json(USUAL) == {"ttft.p50": 0.2, "ttft.p95": 0.5, "ttft.p99": 2.0}
+
+
+@pytest.mark.django_db
+def test_objectives_are_goals(deployment: ModelDeployment) -> None:
+    for indicator, target, goal in (("queue", 95, 0.1), ("errors", 99, None), ("errors", 99.5, None)):
+        ServiceObjective.objects.create(
+            deployment=deployment, indicator=indicator, target_percent=target, goal_seconds=goal
+        )
+    goals = goals_json(goals_for(deployment.name), error_goal_for(deployment.name))
+    assert goals == {**goals_json(USUAL), "queue.p95": 0.1, "share.errors": 0.005}
+    assert error_goal_for(None) is None
