@@ -247,6 +247,14 @@ _FLEET_PANELS = (
         is_of_fleet=True,
     ),
     Panel(
+        name="workers",
+        title=_("Workers"),
+        about=_("Those that were ready, and all that had registered: loading, drained, asleep or broken ones too."),
+        unit=Unit.COUNT,
+        lines=[_fleet("workers", _("Ready"), "one"), _fleet("registered", _("Registered"), "six")],
+        is_of_fleet=True,
+    ),
+    Panel(
         name="queue",
         title=_("Queue depth"),
         about=_("Streams that wait for a worker."),
