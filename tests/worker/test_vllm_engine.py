@@ -219,6 +219,7 @@ async def test_a_killed_worker_leaves_no_engine(engine_desk: Desk, engine_worker
     engines = engine_worker.engine_pids()
     assert engines
     engine_worker.process.send_signal(signal.SIGKILL)
+    engine_worker.process.wait()
     await gone(engines)
 
 
