@@ -87,7 +87,7 @@ def test_everything_delivered_is_no_content(http: httpx.Client) -> None:
 
 
 def test_a_cursor_beyond_a_running_stream_is_no_credit_and_no_clean_end(http: httpx.Client) -> None:
-    body = {"model": "slow", "messages": ASK, "max_tokens": 30, "stream": True, "ignore_eos": True}
+    body = {"model": "slow", "messages": ASK, "max_tokens": 100, "stream": True, "ignore_eos": True}
     with http.stream("POST", "/v1/chat/completions", json=body) as answer:
         stream_id = answer.headers["x-headrace-stream-id"]
         events = events_of(http, stream_id, params={"after": 100_000})
