@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.support.live_stack import LiveStack
 
@@ -137,6 +137,20 @@ def test_what_is_chosen_stands_in_the_address_and_comes_back(admin_page: Page, l
     page.get_by_role("button", name="Now", exact=True).click()
     shows(page, "count-requests", "1,010")
     assert page.evaluate("window.notReloaded")
+
+
+def test_a_choice_made_before_the_script_is_there_is_kept(admin_page: Page, live_stack: LiveStack) -> None:
+    page = admin_page
+
+    def choose_and_go_on(script: Route) -> None:
+        page.get_by_role("radio", name="15 min").check()
+        script.continue_()
+
+    page.route("**/latency/dashboard*.js", choose_and_go_on)
+    page.goto(f"{live_stack.base_url}{PATH}?deployment=drawn")
+    expect(page).to_have_url(re.compile("range=15m"))
+    shows(page, "count-requests", "1,010")
+    page.unroute("**/latency/dashboard*.js")
 
 
 def test_another_time_is_drawn_beside_it(admin_page: Page, live_stack: LiveStack) -> None:

@@ -163,6 +163,11 @@ logarithmic.checked = localStorage.getItem(LOGARITHMIC) === "1";
 logarithmic.addEventListener("change", setScale);
 setScale();
 onThemeChange(() => panels.forEach((panel) => panel.redraw()));
+// What was chosen before this script listened stands in the form alone.
+const isChosen = (field) => field.type === "radio" && field.checked && !field.defaultChecked;
+const isSelected = (field) => field.selectedOptions?.[0]?.defaultSelected === false && field.selectedIndex > 0;
+if ([...form.elements].some((field) => isChosen(field) || isSelected(field)))
+  history.replaceState(null, "", `?${query()}`);
 otherTime.show();
 showRange();
 source.ask();
