@@ -1,5 +1,6 @@
 """The supervisor's socket, asked as Celery asks it."""
 
+import contextlib
 import socket
 import stat
 import sys
@@ -53,7 +54,8 @@ def test_workers_are_asked_for_and_told(folder: Path) -> None:
     told = ask(folder, WorkersAsked("org/model:1", 2, (first,)))
     assert told.wanted == 2
     assert first not in told.pids
-    psutil.wait_procs([psutil.Process(first)], timeout=10) if psutil.pid_exists(first) else None
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended already
+        psutil.Process(first).wait(timeout=30)
     assert not psutil.pid_exists(first)
 
 
