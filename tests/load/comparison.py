@@ -33,15 +33,21 @@ def read_rows(path: Path) -> list[RowResult]:
 
 
 def compared(earlier: Sequence[RowResult], now: Sequence[RowResult]) -> str:
-    """Returns how many verdicts of the rows that both runs measured are the same, and a line for each that is not."""
+    """Returns how many verdicts of the rows that both runs measured are the same, and a line for each that is not.
+
+    One that is close in either run, its target within what that run's rounds differ by, contradicts nothing: it is
+    counted apart, and has its line too.
+    """
     before, after = _verdicts(earlier), _verdicts(now)
     both = [key for key in after if key in before]
     others = [key for key in both if before[key].verdict.lower() != after[key].verdict.lower()]
+    close = [key for key in others if before[key].is_close or after[key].is_close]
     lines = [
         [f"{row}: {what}", after[row, what].target, _seen(before[row, what]), _seen(after[row, what])]
         for row, what in others
     ]
     text = f"{len(both) - len(others)} of {len(both)} verdicts are those of the earlier run"
+    text += f", {len(close)} are others and close to their target" if close else ""
     alone = len(before) + len(after) - 2 * len(both)
     text += f"; {alone} were given in one of the two only" if alone else ""
     return "\n".join([text, *aligned([["other verdicts", "target", "before", "now"], *lines])]) if lines else text
@@ -53,4 +59,4 @@ def _verdicts(rows: Iterable[RowResult]) -> dict[tuple[str, str], Judged]:
 
 
 def _seen(judged: Judged) -> str:
-    return f"{judged.figure} {judged.verdict}"
+    return f"{judged.figure} {judged.verdict}{' (close)' if judged.is_close else ''}"

@@ -53,6 +53,14 @@ class Row(Struct, frozen=True):
             return not all(value <= self.at_most for value in self.medians)
         return self.at_least is not None and not all(value >= self.at_least for value in self.medians)
 
+    @property
+    def is_close(self) -> bool:
+        """Whether a limit lies between the least and the greatest of the rounds that it speaks of."""
+        judged = self.columns if self.judged is None else [self.columns[self.judged]]
+        ranges = [(min(known), max(known)) for rounds in judged if (known := _known(rounds))]
+        limits = [limit for limit in (self.at_most, self.at_least) if limit is not None]
+        return any(least <= limit <= greatest for least, greatest in ranges for limit in limits)
+
 
 def render_table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Returns a table in plain text."""
@@ -63,7 +71,11 @@ def rendered(title: str, columns: Sequence[str], rows: Sequence[Row], *, prefix:
     """Returns a table with all that it judges; `prefix` tells it from another one of the same lines."""
     judged = [
         Judged(
-            f"{prefix}{label}", " / ".join(map(_number, row.medians)), row.target, "MISSED" if row.is_missed else "met"
+            f"{prefix}{label}",
+            " / ".join(map(_number, row.medians)),
+            row.target,
+            "MISSED" if row.is_missed else "met",
+            is_close=row.is_close,
         )
         for label, row in zip(full_labels([row.label for row in rows]), rows, strict=True)
         if row.target and not row.is_check
@@ -120,8 +132,12 @@ def machine() -> dict[str, Any]:
 
 def _with_range(rounds: Sequence[float]) -> str:
     text = _number(median_of(rounds))
-    known = [value for value in rounds if not math.isnan(value)]
+    known = _known(rounds)
     return f"{text} [{_number(min(known))}-{_number(max(known))}]" if len(known) > 1 else text
+
+
+def _known(rounds: Sequence[float]) -> list[float]:
+    return [value for value in rounds if not math.isnan(value)]
 
 
 def _number(value: float) -> str:

@@ -26,6 +26,8 @@ class Judged(Struct, frozen=True):
     figure: str
     target: str
     verdict: str
+    is_close: bool = False
+    """Whether the target lies within what the rounds differ by: another run may well say otherwise."""
 
 
 class Rendered(Struct, frozen=True):
@@ -79,11 +81,12 @@ class RowResult(Struct, frozen=True):
         if self.state != DONE:
             # Also a row that has some of its figures met nothing.
             return [[self.case, self.name, "the whole row", "-", "", f"{self.state}: {self.remark}"]]
-        mark = " (disturbed)" if self.disturbed else ""
-        return [
-            [self.case, self.name, one.what, one.figure, one.target, f"{_VERDICTS.get(one.verdict, one.verdict)}{mark}"]
-            for one in judged
-        ]
+        return [[self.case, self.name, one.what, one.figure, one.target, self._told(one)] for one in judged]
+
+    def _told(self, judged: Judged) -> str:
+        marks = [name for name, holds in [("close", judged.is_close), ("disturbed", self.disturbed)] if holds]
+        verdict = _VERDICTS.get(judged.verdict, judged.verdict)
+        return f"{verdict} ({', '.join(marks)})" if marks else verdict
 
 
 class Results:

@@ -27,6 +27,18 @@ def test_verdicts_that_changed_are_named() -> None:
     ]
 
 
+def test_a_verdict_close_to_its_target_is_told_apart() -> None:
+    def one(verdict: str, *, is_close: bool) -> RowResult:
+        judged = Judged("a figure", "0.25", "<= 0.25", verdict, is_close=is_close)
+        return RowResult("path", "1", tables=[Rendered("", "", [judged])])
+
+    head, _, line = compared([one("met", is_close=True)], [one("MISSED", is_close=False)]).splitlines()
+    assert head == "0 of 1 verdicts are those of the earlier run, 1 are others and close to their target"
+    assert line.split() == ["path:", "a", "figure", "<=", "0.25", "0.25", "met", "(close)", "0.25", "MISSED"]
+    assert "close" not in compared([one("met", is_close=False)], [one("MISSED", is_close=False)])
+    assert one("met", is_close=True).verdicts()[0][-1] == "met (close)"
+
+
 def test_equal_runs_need_one_line() -> None:
     assert compared([row("fast", "met")], [row("fast", "MET")]) == "1 of 1 verdicts are those of the earlier run"
 

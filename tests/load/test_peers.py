@@ -93,6 +93,14 @@ def test_verdicts() -> None:
     assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 4.0)
 
 
+def test_a_target_between_the_quartiles_is_close() -> None:
+    assert Line("close", [[9.0]], [0.1, 0.19, 0.3], at_most=0.2).is_close
+    assert not Line("met", [[9.0]], [0.1, 0.11, 0.12, 0.3], at_most=0.2).is_close
+    assert not Line("missed", [[4.0]], at_least=5.0).is_close
+    assert not Line("unknown", [[1.0]], [math.nan], at_most=0.2).is_close
+    assert not Line("no target", [[1.0]]).is_close
+
+
 def test_table_shows_what_is_judged_and_no_verdict_of_a_disturbed_run() -> None:
     line = Line("a figure", [[0.1]], [0.3], at_most=0.2)
     assert Table("t", ["a"], [line]).markdown().endswith("| a figure | 0.100 | 0.300 | <= 0.2 | MISSED |")

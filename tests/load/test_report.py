@@ -37,6 +37,10 @@ def test_missed_target_is_named() -> None:
     assert missed.cells()[-1] == "missed"
     assert Row("no figure", [[math.nan]], at_most=2.0).cells()[-1] == "missed"
     assert "1.50 [1.00-2.00]" in render_table("title", ["a"], [held])
+    assert held.is_close
+    assert not missed.is_close
+    assert not Row("no figure", [[math.nan]], at_most=2.0).is_close
+    assert not Row("another column's", [[1.0, 3.0], [5.0, 6.0]], at_most=2.0, judged=1).is_close
 
 
 def test_ratio_is_taken_round_by_round() -> None:

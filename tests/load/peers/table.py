@@ -41,6 +41,12 @@ class Line(Struct, frozen=True):
         )
         return MET if held else MISSED
 
+    @property
+    def is_close(self) -> bool:
+        """Whether the target lies between the quartiles of the rounds."""
+        first, third = quartiles(self.judged or self.columns[self.judged_column])
+        return any(limit is not None and first <= limit <= third for limit in (self.at_most, self.at_least))
+
     def cells(self) -> list[str]:
         """Returns the line's texts."""
         target = f"<= {self.at_most:g}" if self.at_most is not None else ""
@@ -71,9 +77,10 @@ class Table(Struct, frozen=True):
         """Returns it with all that it judges."""
         labels = full_labels([line.label for line in self.lines])
         judged = [
-            Judged(label, number(line.value), *self._cells(line)[-2:])
+            Judged(label, number(line.value), target, verdict, line.is_close)
             for label, line in zip(labels, self.lines, strict=True)
             if line.verdict
+            for *_, target, verdict in [self._cells(line)]
         ]
         return Rendered(self.render(), self.markdown(), judged)
 
