@@ -66,7 +66,7 @@ async def stream_expire_in_queue(*, gateway: Gateway, tenant_id: str, stream_id:
     """
     (place,) = await gateway.queue.places([stream_id])
     outcome, epoch = await gateway.queue.cancel(
-        stream_id, tenant_id=tenant_id, reason=QUEUE_TIMEOUT, incarnation=gateway.incarnation
+        stream_id, tenant_id=tenant_id, reason=QUEUE_TIMEOUT, incarnation=gateway.incarnation, is_forced=False
     )
     if outcome is CancelOutcome.QUEUED:
         error: HeadraceError = ServerOverloadedError(

@@ -125,9 +125,12 @@ class RequestQueue:
         return admission(reply)
 
     async def cancel(
-        self, stream_id: str, *, tenant_id: str, reason: str, incarnation: str
+        self, stream_id: str, *, tenant_id: str, reason: str, incarnation: str, is_forced: bool = True
     ) -> tuple[CancelOutcome, int]:
-        """Stop a stream of this tenant. On QUEUED the caller owns it under the returned epoch and must end it."""
+        """Stop a stream of this tenant. On QUEUED the caller owns it under the returned epoch and must end it.
+
+        Not `is_forced`: only one that nobody serves is stopped; any other goes on.
+        """
         keys = [
             redis_keys.stream_key(stream_id),
             redis_keys.queue_prefix(),
@@ -136,7 +139,7 @@ class RequestQueue:
             redis_keys.suspended_key(),
             redis_keys.stream_prefix(),
         ]
-        message = codec.encode(Cancel(stream_id, reason))
+        message = codec.encode(Cancel(stream_id, reason)) if is_forced else b""
         where, epoch = await self._functions.call("cancel", keys, [stream_id, tenant_id, reason, incarnation, message])
         return CancelOutcome(where.decode()), int(epoch)
 
