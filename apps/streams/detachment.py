@@ -1,6 +1,7 @@
 """What becomes of a stream that nobody reads any more: its tenant's policy (finish, continue a little, abort)."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -15,6 +16,8 @@ from headrace_wire.token_log import TokenLog
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 0.5
+MOST_UNHEARD = 4096
+"""Departures that wait for Redis to answer again; of more, the oldest are given up."""
 
 
 class Departure(Struct, frozen=True):
@@ -58,6 +61,17 @@ class Detachment:
         self._abort = abort
         self._waiting: dict[str, tuple[Departure, asyncio.Task[None]]] = {}
         self._hurry = asyncio.Event()
+        self._unheard: deque[Departure] = deque(maxlen=MOST_UNHEARD)
+
+    def unheard(self, departure: Departure) -> None:
+        """Note a stream of which nobody has heard whether it was admitted: its caller left, or the answer got lost."""
+        self._unheard.append(departure)
+
+    def take_unheard(self) -> list[Departure]:
+        """Return such departures, which are to begin once Redis answers: it knows which of the streams there are."""
+        taken = list(self._unheard)
+        self._unheard.clear()
+        return taken
 
     def departed(self, departure: Departure, *, gateway: str) -> None:
         """Begin the grace of a stream; returns at once."""

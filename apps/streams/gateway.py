@@ -196,6 +196,7 @@ class Gateway:
     async def stop(self) -> None:
         """End all tasks and connections. Streams go on in their workers; other gateways can resume them."""
         self._adoption.give_up()
+        self._begin_unheard()
         await self.detachment.finish()
         await self.credit.flush()
         tasks = [*self._tasks, *self._cancelling, *([self._delivery_task] if self._delivery_task else [])]
@@ -286,6 +287,7 @@ class Gateway:
                 await self.drafts.settle(self.draft_budget)
                 await self._renew()
                 await self._show()
+                self._begin_unheard()
                 await self._reap()
                 await self._adoption.look()
                 await self.waiting_room.look()
@@ -311,6 +313,12 @@ class Gateway:
             await self.queue.renew(self.incarnation, lease_seconds=self.lease_seconds, owned=[], channels=channels)
         except LeaseLostError:
             await self._start_anew()
+
+    def _begin_unheard(self) -> None:
+        """Let nobody's streams go their way: whoever asked for them did not hear that they were admitted."""
+        for departure in self.detachment.take_unheard():
+            if not self.delivery.is_read(departure.stream_id):  # it was asked for again, under the caller's key
+                self.detachment.departed(departure, gateway=self.incarnation)
 
     async def _show(self) -> None:
         """Say how this gateway does, and do what the fleet's operators want of it."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -12,6 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from apps.streams.config_view import Caller
+from apps.streams.detachment import departure_of
 from apps.streams.drafts import SentPrompt
 from apps.streams.gateway import Gateway
 from apps.streams.limits import MAX_RETRY_SECONDS, NO_PLACE, OnWait
@@ -33,6 +35,7 @@ from headrace_wire.errors import (
     ServerOverloadedError,
 )
 from headrace_wire.flights import Flight, own_end
+from headrace_wire.functions import Call
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import Ended, GenerateRequest
 from headrace_wire.quota_terms import admission_terms
@@ -84,7 +87,7 @@ async def stream_admit(*, gateway: Gateway, sought: Sought) -> StartedStream:
         subscription.had_turn = True
         terms = _terms(gateway, caller, sought)
         flight = consulted.flight(terms)
-        admission = await _admit(gateway, deployment, request, options.idempotency, terms, flight, sent)
+        admission = await _admit(gateway, sought, terms, flight, sent)
     except BaseException:
         subscription.close()
         gateway.drafts.not_admitted(sent)
@@ -134,14 +137,9 @@ def _terms(gateway: Gateway, caller: Caller, sought: Sought) -> AdmissionTerms:
 
 
 async def _admit(
-    gateway: Gateway,
-    deployment: DeploymentConfig,
-    request: GenerateRequest,
-    idempotency: Idempotency | None,
-    terms: AdmissionTerms,
-    flight: Flight | None,
-    sent: SentPrompt,
+    gateway: Gateway, sought: Sought, terms: AdmissionTerms, flight: Flight | None, sent: SentPrompt
 ) -> Admission:
+    request, deployment = sought.request, sought.deployment
     prefix = gateway.affinity.prefix(request)
     calls = [
         gateway.token_log.open_call(request.stream_id, readers=[gateway.incarnation]),
@@ -149,7 +147,7 @@ async def _admit(
             request,
             queue_limit=deployment.queue_limit,
             queue_timeout_seconds=deployment.queue_timeout_seconds,
-            idempotency=idempotency,
+            idempotency=sought.options.idempotency,
             terms=terms,
             prefix=prefix,
             prefer_seconds=gateway.affinity.seconds,
@@ -158,12 +156,7 @@ async def _admit(
         ),
     ]
     try:
-        try:
-            _, reply = await gateway.functions.call_many(calls)
-        except RedisConnectionError:
-            # A pooled connection that Redis had closed, or a lost answer: both calls may be repeated.
-            _, reply = await gateway.functions.call_many(calls)
-        admission = gateway.queue.parse_admission(reply)
+        admission = await _answered(gateway, sought, calls)
         if admission.verdict in _WITHOUT_STREAM:
             await gateway.token_log.discard(request.stream_id)
     except RedisError as error:
@@ -183,6 +176,28 @@ async def _admit(
         tokens = terms.prompt_tokens + terms.max_tokens
         raise refusal_error(admission.refusal, admission.rates, quota, tokens=tokens)
     return admission
+
+
+async def _answered(gateway: Gateway, sought: Sought, calls: Sequence[Call]) -> Admission:
+    """Ask for admission.
+
+    A caller that leaves before Redis answers may be admitted all the same, and so may one whose answer gets lost.
+    Nobody reads its stream then; only who named a key can ask for it again.
+
+    Raises:
+        redis.exceptions.RedisError: Redis does not answer.
+    """
+    try:
+        try:
+            _, reply = await gateway.functions.call_many(calls)
+        except RedisConnectionError:
+            # A pooled connection that Redis had closed, or a lost answer: both calls may be repeated.
+            _, reply = await gateway.functions.call_many(calls)
+    except (RedisConnectionError, asyncio.CancelledError):
+        tenant, can_return = sought.caller.tenant, sought.options.idempotency is not None
+        gateway.detachment.unheard(departure_of(tenant, sought.request.stream_id, position=0, can_return=can_return))
+        raise
+    return gateway.queue.parse_admission(reply)
 
 
 def _retry_after(place: Place | None) -> float:
