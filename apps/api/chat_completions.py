@@ -193,7 +193,8 @@ async def _stream(
         exchange.scope,
         answer,
         frame=chunks.live,
-        taken=partial(gateway.credit.acknowledge, follower.stream_id),
+        # Asked anew each time: who shared a stream that failed goes on with another one.
+        taken=lambda seq: gateway.credit.acknowledge(follower.stream_id, seq),
     )
     ended: Ended | None = None
     while ended is None:
