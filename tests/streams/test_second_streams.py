@@ -1,11 +1,12 @@
-"""Who shared a stream that failed, and has one of its own instead."""
+"""Who shared a stream that failed and has one of its own instead: over SSE, and where it cannot have that after all."""
 
 import asyncio
 
 import pytest
 
 from apps.streams import runtime
-from headrace_wire.messages import Delta, Started
+from headrace_wire import redis_keys
+from headrace_wire.messages import Delta, Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
 from headrace_wire.token_log import Append
 
 from .answers_desk import Desk
@@ -52,3 +53,29 @@ async def test_what_is_read_of_the_second_stream_lets_that_one_go_on(
     for task in asking:
         task.cancel()
     await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def test_a_second_stream_that_its_caller_cannot_be_led_to_is_taken_back(desk: Desk) -> None:
+    host, rider = await desk.ask(), await desk.ask()
+    (claimed,) = await desk.claim()
+    desk.leave(host)
+    reading = asyncio.create_task(desk.read(rider))
+    gateway, redis = desk.gateway, desk.gateway.redis
+    error = StreamError("engine_error", "The engine failed.")
+    failed = (StreamState.FAILED, FinishReason.ERROR, None, Usage(), Timings(), error)
+    ended = Ended(claimed.stream_id, claimed.epoch, 1, *failed)
+    await gateway.token_log.append([Append(ended, log_ttl_seconds=3600)])
+    await gateway.queue.settle(
+        claimed.stream_id, epoch=claimed.epoch, incarnation=WORKER, state=ended.state, log_ttl_seconds=3600
+    )
+    await redis.set(redis_keys.stream_key(rider.stream_id), "no record")  # it cannot say where its caller is led
+    await gateway.token_log.publish([ended])
+    with pytest.raises(AssertionError, match="engine_error"):
+        await reading
+
+    async def nobody_waits() -> bool:
+        return await gateway.queue.waiting("sim") == 0
+
+    await until(nobody_waits)
+    assert await desk.claim() == []
+    assert (gateway.limit.open, gateway.limit.generating) == (0, 0)

@@ -22,7 +22,7 @@ from apps.streams.response_metrics import SECOND_CHANCES
 from apps.streams.services.drafted import draft_claim, prompt_sent
 from apps.streams.services.ending import RETRY_AFTER_SECONDS
 from apps.streams.services.guarding import GuardedInput
-from apps.streams.services.reading import stream_attach
+from apps.streams.services.reading import stream_attach, stream_leave
 from apps.streams.services.response_caching import CacheOutcome, Consulted, admission_note
 from apps.streams.services.started import StartedStream, StreamOptions
 from apps.streams.subscription import Subscription
@@ -253,17 +253,26 @@ async def _second_chance(gateway: Gateway, sought: Sought, subscription: Subscri
         return False
     first, second = sought.request.stream_id, new_stream_id()
     request = msgspec.structs.replace(sought.request, stream_id=second)
+    again: StartedStream | None = None
     try:
         async with asyncio.timeout(SECOND_CHANCE_SECONDS):
             again = await stream_admit(
                 gateway=gateway, sought=msgspec.structs.replace(sought, request=request, on_wait=None, is_second=True)
             )
             await gateway.flights.move(first, to=second)
-    except (HeadraceError, RedisError, TimeoutError) as error:
+    except BaseException as error:
+        if again is not None:  # its caller has left, or cannot be led to it
+            tenant, unread = sought.caller.tenant, again.subscription
+            stream_leave(gateway=gateway, tenant=tenant, subscription=unread, can_return=False)
+        if not isinstance(error, HeadraceError | RedisError | TimeoutError):
+            raise
         log.info("no_second_chance", stream_id=first, reason=str(error))
         SECOND_CHANCES.labels(sought.deployment.name, "refused").inc()
         return False
+    failed = subscription.stream_id
     gateway.delivery.replace(subscription, again.subscription)
+    if not gateway.delivery.is_read(failed):
+        gateway.credit.close(failed)
     if not again.is_shared:
         subscription.is_second = True
         subscription.queue_deadline_seconds = again.queue_deadline_seconds
