@@ -12,7 +12,7 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from apps.deployments.enums import EngineKind, WorkerState
+from apps.deployments.enums import WorkerState
 from apps.deployments.models import ModelDeployment, Worker
 from apps.deployments.services import ERROR_LENGTH, deployment_error_record
 from apps.tenants.live_state import redis_client
@@ -26,6 +26,8 @@ logger = structlog.get_logger(__name__)
 
 KEPT_AFTER_END = timedelta(days=7)
 """How long rows of ended workers stay to be read."""
+
+ENGINE_LENGTH = 16
 
 _MIRRORED = tuple(
     field.name for field in Worker._meta.concrete_fields if field.name not in {"incarnation", "started_at"}
@@ -112,7 +114,7 @@ def _rows_write(alive: dict[str, WorkerInfo], now: datetime) -> None:
             incarnation=incarnation,
             deployment_id=deployments.get(info.deployment),
             deployment_name=info.deployment,
-            engine=EngineKind(info.engine),
+            engine=info.engine[:ENGINE_LENGTH],  # nothing before its configuration has come
             state=WorkerState(info.state.value),
             host=info.host,
             pid=info.pid,

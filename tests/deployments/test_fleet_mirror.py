@@ -98,6 +98,17 @@ def test_a_worker_of_an_unknown_deployment_is_shown(live_redis: Redis, db: None)
     assert (worker.deployment, worker.deployment_name) == (None, "not-configured")
 
 
+def test_a_worker_that_waits_for_its_configuration_hides_nobody(live_redis: Redis, deployment: ModelDeployment) -> None:
+    """It cannot say yet which engine it will have."""
+    register(live_redis, "worker-1", engine="", deployment="not-there-yet", state=fleet.WorkerState.LOADING)
+    register(live_redis, "worker-2")
+    assert workers_sync() == 2
+    assert states() == {"worker-1": "loading", "worker-2": "ready"}
+    report(live_redis, "worker-1")
+    workers_sync()
+    assert Worker.objects.get(incarnation="worker-1").engine == "vllm"
+
+
 def test_one_unreadable_registration_hides_no_other(live_redis: Redis, deployment: ModelDeployment) -> None:
     register(live_redis, "worker-1")
     register(live_redis, "worker-2")
