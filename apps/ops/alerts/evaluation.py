@@ -38,9 +38,10 @@ def alerts_evaluate(*, now: datetime | None = None) -> int:
     changed = 0
     try:
         readings = Readings(at, ModelDeployment.objects.filter(is_active=True).only("id", "name"))
+        # First: a new rule may have the key of one that was deleted, whose alerts are open still.
+        changed += _inactive_rules_close(at)
         for rule in AlertRule.objects.filter(is_active=True).select_related("tenant").order_by("pk"):
             changed += rule_advance(rule=rule, readings=readings.of(rule), at=at)
-        changed += _inactive_rules_close(at)
         ALERTS_FIRING.set(Alert.objects.filter(state=AlertState.FIRING).count())
     except (OperationalError, InterfaceError, RedisError) as error:
         logger.warning("alerts_wait", error=str(error).strip())

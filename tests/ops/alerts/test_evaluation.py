@@ -165,6 +165,22 @@ def test_a_rule_that_is_switched_off_or_deleted_ends_what_it_has_open(rule: Aler
     assert not Alert.objects.filter(resolved_at__isnull=True).exists()
 
 
+def test_a_rule_that_has_the_key_of_a_deleted_one_begins_anew(
+    receiver: AlertReceiver, deployment: ModelDeployment, live_redis: Redis
+) -> None:
+    """As somebody does who deletes a rule and makes it again; nobody looks in between."""
+    AlertRule.objects.all().delete()
+    no_worker: dict[str, Any] = {"signal": Signal.FLEET, "figure": "workers_ready", "direction": Direction.BELOW}
+    fields = {**no_worker, "threshold": 1, "clear_threshold": 1, "for_seconds": 0}
+    for fired in (1, 2):  # the second look ends the first alert, too
+        AlertRule.objects.filter(key="gone").delete()
+        AlertRule.objects.create(key="gone", name="No worker", **fields)
+        AlertRule.objects.get_or_create(key="later", defaults={"name": "Looked at behind it", **fields})
+        assert alerts_evaluate() == 2, fired
+    assert [alert.state for alert in Alert.objects.filter(rule_key="gone").order_by("since")] == ["resolved", "firing"]
+    assert Alert.objects.get(rule_key="later").state == AlertState.FIRING
+
+
 @pytest.mark.django_db(transaction=True)
 def test_of_many_that_look_at_the_same_time_one_fires_and_one_ends_it(rule: AlertRule) -> None:
     """As under several beats and workers: threads with connections of their own."""
