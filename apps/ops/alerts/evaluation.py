@@ -8,6 +8,7 @@ before the last look is dropped.
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from uuid import UUID
 
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
@@ -61,15 +62,22 @@ def rule_advance(*, rule: AlertRule, readings: Sequence[Reading], at: datetime) 
     if locked is None or (locked.read_at is not None and locked.read_at >= at):
         return 0
     AlertRule.objects.filter(pk=locked.pk).update(read_at=at)
-    open_ones = {alert.subject: alert for alert in Alert.objects.filter(rule=locked, resolved_at__isnull=True)}
+    open_ones = {
+        _key_of(alert.tenant_id, alert.deployment_name, alert.subject): alert
+        for alert in Alert.objects.filter(rule=locked, resolved_at__isnull=True)
+    }
+    known = [open_ones.pop(_key_of(locked.tenant_id, one.deployment, one.subject), None) for one in readings]
+    # Those whose subject is gone first: a new one may be called the same.
+    changed = sum(_end(locked, alert, None, at) for alert in open_ones.values())
     is_silent = _silences_at(locked, at)
-    changed = 0
-    for reading in readings:
-        alert = open_ones.pop(reading.subject[:SUBJECT_LENGTH], None)
+    for reading, alert in zip(readings, known, strict=True):
         changed += _advance(locked, alert, reading, at, is_silent=is_silent(reading.deployment))
-    for alert in open_ones.values():  # its subject is gone
-        changed += _end(locked, alert, None, at)
     return changed
+
+
+def _key_of(tenant_id: UUID | None, deployment: str, subject: str) -> tuple[UUID | None, str]:
+    """Returns what tells a rule's subjects apart. Of a tenant's, the name in the subject may change."""
+    return tenant_id, subject[:SUBJECT_LENGTH] if tenant_id is None else deployment
 
 
 def _silences_at(rule: AlertRule, at: datetime) -> "partial[bool]":
@@ -83,7 +91,7 @@ def _is_silent(silent: set[str | None], deployment: str) -> bool:
 
 
 def _advance(rule: AlertRule, alert: Alert | None, reading: Reading, at: datetime, *, is_silent: bool) -> int:
-    value = reading.value
+    value, subject = reading.value, reading.subject[:SUBJECT_LENGTH]
     if alert is None:
         if value is None or not is_bad(rule, value):
             return 0
@@ -92,14 +100,16 @@ def _advance(rule: AlertRule, alert: Alert | None, reading: Reading, at: datetim
             rule_key=rule.key,
             rule_name=rule.name,
             severity=rule.severity,
-            subject=reading.subject[:SUBJECT_LENGTH],
+            subject=subject,
             deployment_name=reading.deployment,
             tenant_id=rule.tenant_id,
             threshold=rule.threshold,
             since=at,
         )
-    elif value is None or is_over(rule, value, was_firing=alert.state == AlertState.FIRING):
-        return _end(rule, alert, value, at)
+    else:
+        alert.subject = subject
+        if value is None or is_over(rule, value, was_firing=alert.state == AlertState.FIRING):
+            return _end(rule, alert, value, at)
     alert.value, alert.worst_value = value, _worse(rule, alert.worst_value, value)
     fires = alert.state == AlertState.PENDING and at - alert.since >= timedelta(seconds=rule.for_seconds)
     if fires:

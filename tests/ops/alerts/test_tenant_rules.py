@@ -16,7 +16,7 @@ from apps.accounts.models import User
 from apps.deployments.models import ModelDeployment
 from apps.ops.alerts.evaluation import alerts_evaluate
 from apps.ops.alerts.services import alerting_save
-from apps.ops.models import Alert, AlertReceiver, AlertRule
+from apps.ops.models import Alert, AlertDelivery, AlertReceiver, AlertRule
 from apps.ops.tasks import alerts_send_task
 from apps.tenants.models import Tenant
 from apps.tenants.services import tenant_delete, tenant_update
@@ -67,6 +67,35 @@ def test_only_the_tenant_whose_requests_are_late_has_an_alert(tenant: Tenant, ot
     found = Alert.objects.order_by("rule_key").values_list("rule_key", "subject", "deployment_name", "tenant")
     assert list(found) == [(key, "tiny (Acme)", "tiny", tenant.pk) for key in ("acme", "acme-errors")]
     assert Alert.objects.get(rule_key="acme-errors").value == 0.5
+
+
+@pytest.mark.usefixtures("slow_for_acme")
+def test_a_tenant_that_is_renamed_keeps_its_alert(tenant: Tenant) -> None:
+    rule("acme", tenant)
+    alerting_save(row=AlertReceiver(name="Everybody", is_default=True))
+    assert alerts_evaluate() == 1
+    before = Alert.objects.get()
+    tenant.name = "Acme Water"
+    tenant_update(tenant=tenant)
+    assert alerts_evaluate() == 0
+    after = Alert.objects.get()
+    assert (after.pk, after.state, after.fired_at) == (before.pk, "firing", before.fired_at)
+    assert after.subject == "tiny (Acme Water)"
+    assert list(AlertDelivery.objects.values_list("event", flat=True)) == ["fired"]
+
+
+@pytest.mark.usefixtures("slow_for_acme")
+def test_a_rule_that_is_given_to_a_tenant_of_the_same_name_begins_anew(tenant: Tenant, other_tenant: Tenant) -> None:
+    row = rule("either", tenant, threshold=0.05, clear_threshold=0.05)
+    assert alerts_evaluate() == 1
+    other_tenant.name = tenant.name
+    row.tenant = tenant_update(tenant=other_tenant)
+    alerting_save(row=row)
+    assert alerts_evaluate() == 2, "one is over, and one fires"
+    assert list(Alert.objects.order_by("since").values_list("tenant", "subject", "state")) == [
+        (tenant.pk, "tiny (Acme)", "resolved"),
+        (other_tenant.pk, "tiny (Acme)", "firing"),
+    ]
 
 
 @pytest.mark.usefixtures("slow_for_acme")
