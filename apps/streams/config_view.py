@@ -216,10 +216,11 @@ class ConfigReader:
     def __init__(self, redis: "Redis", on_change: Callable[[ConfigView], None] | None = None) -> None:
         self._redis = redis
         self._on_change = on_change
+        self._unreadable = b""
         self.view = ConfigView(ConfigSnapshot(version=0))
 
     async def refresh(self) -> None:
-        """Read the snapshot if its version is newer.
+        """Read the snapshot if its version is newer; one of another release that cannot be read changes nothing.
 
         Raises:
             redis.exceptions.RedisError: the view stays as it was.
@@ -230,7 +231,14 @@ class ConfigReader:
         data: Reply = await self._redis.hget(redis_keys.snapshot_key(), "data")
         if data is None:
             return
-        self.view = ConfigView(decode_snapshot(data))
+        try:
+            snapshot = decode_snapshot(data)
+        except msgspec.DecodeError as error:
+            if stored != self._unreadable:  # said once of each version
+                self._unreadable = stored
+                log.exception("config_unreadable", version=int(stored), kept=self.view.version, error=str(error))
+            return
+        self.view = ConfigView(snapshot)
         log.info("config_read", version=self.view.version)
         if self._on_change is not None:
             self._on_change(self.view)

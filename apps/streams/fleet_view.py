@@ -24,6 +24,8 @@ class FleetView:
         self._renderers = renderers
         self._by_deployment: dict[str, list[WorkerInfo]] = {}
         self._fingerprints: dict[str, str] = {}
+        self._unreadable: set[bytes] = set()
+        """Registrations of another release; said once of each."""
 
     def workers(self, deployment: str) -> list[WorkerInfo]:
         """Return the live workers of a deployment, in any state."""
@@ -61,11 +63,19 @@ class FleetView:
         now_ms = seconds * 1000 + microseconds // 1000
         alive = {name for name, expiry in leases if expiry > now_ms}
         by_deployment: dict[str, list[WorkerInfo]] = {}
+        unreadable: set[bytes] = set()
         for name, raw in rows.items():
-            if name in alive:
+            if name not in alive:
+                continue
+            try:
                 info = codec.decode(raw, WorkerInfo)
+            except codec.DecodeError as error:
+                unreadable.add(name)
+                if name not in self._unreadable:
+                    log.warning("registration_unreadable", incarnation=name.decode(), error=str(error))
+            else:
                 by_deployment.setdefault(info.deployment, []).append(info)
-        self._by_deployment = by_deployment
+        self._by_deployment, self._unreadable = by_deployment, unreadable
         await self._prepare_renderers()
 
     async def _prepare_renderers(self) -> None:

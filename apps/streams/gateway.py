@@ -279,25 +279,35 @@ class Gateway:
             log.warning("cancel_failed", error=str(error))
 
     async def _tick(self) -> None:
+        steps = (
+            *(self._tidy, self._renew, self._show, self._reap, self._look_after, self.waiting_room.look),
+            *(self._report, self._look_at_breakers),
+        )
         while True:
             await asyncio.sleep(min(TICK_SECONDS, self.lease_seconds / 4))
-            self._end_revoked()  # keys expire without anybody's doing
-            self.drafts.sweep()
-            try:
-                await self.drafts.settle(self.draft_budget)
-                await self._renew()
-                await self._show()
-                self._begin_unheard()
-                await self._reap()
-                await self._adoption.look()
-                await self.waiting_room.look()
-                await self._report_keys()
-                self._report_metrics()
-                await self.breakers.look(self.config.with_breaker)
-            except RedisError as error:
-                log.warning("tick_failed", error=str(error))
+            for step in steps:
+                try:
+                    await step()
+                except RedisError as error:
+                    log.warning("tick_failed", error=str(error))
+                    break
+                except Exception:  # say, of what another release wrote: the lease is to be renewed all the same
+                    log.exception("tick_failed", step=step.__name__)
 
-    def _report_metrics(self) -> None:
+    async def _tidy(self) -> None:
+        self._end_revoked()  # keys expire without anybody's doing
+        self.drafts.sweep()
+        await self.drafts.settle(self.draft_budget)
+
+    async def _look_after(self) -> None:
+        self._begin_unheard()
+        await self._adoption.look()
+
+    async def _look_at_breakers(self) -> None:
+        await self.breakers.look(self.config.with_breaker)
+
+    async def _report(self) -> None:
+        await self._report_keys()
         metrics.STREAMS_WAITING.set(self.limit.waiting)
         metrics.TRANSPORT_BUFFERED.set(self.buffered_bytes())
 
