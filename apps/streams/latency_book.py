@@ -99,6 +99,8 @@ class Began:
     admitted_at: float
     trace: Trace = UNTRACED
     """Of the request; whoever reads the stream sees its end."""
+    is_kept: bool = False
+    """It was given a kept answer: no worker computes it."""
 
 
 @dataclass(frozen=True, slots=True)

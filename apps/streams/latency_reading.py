@@ -207,5 +207,6 @@ def reading_of_resumed(
     began = book.claim(stream_id)
     if began is None:
         return LatencyReading(book, key, Part.RETURNING, arrived_at=arrived_at), UNTRACED
-    own = LatencyReading(book, began.key, Part.OWN, arrived_at=began.arrived_at, admitted_at=began.admitted_at)
+    part = Part.KEPT if began.is_kept else Part.OWN
+    own = LatencyReading(book, began.key, part, arrived_at=began.arrived_at, admitted_at=began.admitted_at)
     return own, began.trace

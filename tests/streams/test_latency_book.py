@@ -241,6 +241,22 @@ async def test_the_page_of_the_chat_is_who_asked(book: LatencyBook, redis: "Redi
     assert found[KEY].tallies == {Tally.REQUESTS: 1}, "the one that nobody came for"
 
 
+async def test_a_kept_answer_that_the_page_of_the_chat_reads_is_no_workers(gateway: Gateway, redis: "Redis") -> None:
+    told: list[str] = []
+    book = LatencyBook(gateway.functions, ended=lambda deployment, _ended: told.append(deployment))
+    now = time.perf_counter()
+    book.begin("mine", Began(KEY, now - 1.0, now - 0.9, is_kept=True))
+    stream, _trace = reading_of_resumed(book, KEY, "mine", arrived_at=now)
+    stream.started(started(CACHE_OWNER))
+    stream.first_text(1)
+    stream.close(ended(), 0)
+    found = await filed(book, redis)
+    assert set(found) == {KEY}
+    assert set(found[KEY].histograms) == {Measure.TTFT, Measure.ADMISSION, Measure.TOTAL}
+    assert found[KEY].tallies == {Tally.REQUESTS: 1, Tally.TOKENS: 1}
+    assert told == [], "nothing was tried"
+
+
 class Unreachable(Functions):
     """Functions of a Redis that goes away: it gets calls, or it does not, and answers none while `is_away`."""
 

@@ -20,7 +20,7 @@ from apps.chat.services.conversations import title_from
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.latency_book import Began
-from apps.streams.latency_reading import refusals_counted, series_of
+from apps.streams.latency_reading import Part, part_of, refusals_counted, series_of
 from apps.streams.services import CacheControls, StartedStream, StreamOptions, stream_start
 from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
 from apps.streams.traces import Trace, trace_begun
@@ -211,7 +211,8 @@ async def _answer_begin(
         return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
     try_spared(request.gateway, route, started)
     trace.admitted(started.stream_id)
-    request.gateway.latencies.begin(started.stream_id, Began(key, arrived_at, time.perf_counter(), trace))
+    is_kept = part_of(started) is Part.KEPT
+    request.gateway.latencies.begin(started.stream_id, Began(key, arrived_at, time.perf_counter(), trace, is_kept))
     queue_deadline_watch(gateway=request.gateway, started=started, tenant=request.caller.tenant)
     if left_out or route.stands_in_for is not None:
         # The conversation stays with the model that was chosen; this answer is a fallback's.
