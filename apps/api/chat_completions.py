@@ -58,9 +58,9 @@ async def _serve(
     request: ChatCompletionRequest,
     idempotency: Idempotency | None,
 ) -> None:
+    sampling = request.sampling()  # first: a request that cannot be understood tries no deployment
     route = stream_route(gateway=gateway, caller=caller, model=request.model)
     limit_stall(exchange.scope, caller.tenant.stall_timeout_seconds)
-    sampling = request.sampling()
     with gateway.traces.request(
         dict(exchange.scope["headers"]),
         model=route.deployment.name,

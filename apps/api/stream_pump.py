@@ -26,7 +26,7 @@ from apps.streams.subscription import Subscription
 from apps.streams.traces import Trace, trace_kept
 from apps.streams.transport import client_timed_out, send_at_once, transport_of
 from headrace_wire.errors import HeadraceError, InvalidRequestError, ServerError
-from headrace_wire.messages import AnyLogEntry, Delta, Started
+from headrace_wire.messages import AnyLogEntry, Delta, SamplingParams, Started
 
 log = structlog.get_logger(__name__)
 
@@ -113,15 +113,16 @@ class StreamPump:
             with trace_kept(trace):
                 await self._follow(follower, deployment, reading, trace)
             return
+        sampling = self._frame.sampling()  # first: a request that cannot be understood tries no deployment
         route = stream_route(gateway=self._gateway, caller=self._caller, model=self._frame.model)
         with self._gateway.traces.request(
             dict(self._scope.get("headers", ())),
             model=route.deployment.name,
             tenant_id=self._caller.tenant.id,
-            sampling=self._frame.sampling(),
+            sampling=sampling,
             arrived_at=self._arrived_at,
         ) as trace:
-            await self._follow(*await self._start(self._frame, route, trace), trace)
+            await self._follow(*await self._start(self._frame, sampling, route, trace), trace)
 
     async def _follow(self, follower: Follower, deployment: str, reading: LatencyReading, trace: Trace) -> None:
         assert self.stream_id is not None  # noqa: S101 - set by both branches above
@@ -166,7 +167,9 @@ class StreamPump:
             self._answer.timed_out()
         self._on_stall()
 
-    async def _start(self, frame: Generate, route: Route, trace: Trace) -> tuple[Follower, str, LatencyReading]:
+    async def _start(
+        self, frame: Generate, sampling: SamplingParams, route: Route, trace: Trace
+    ) -> tuple[Follower, str, LatencyReading]:
         key = series_of(self._caller, route.deployment.name)
         with refusals_counted(self._gateway.latencies, key), try_kept(self._gateway, route):
             started = await stream_start(
@@ -174,7 +177,7 @@ class StreamPump:
                 caller=self._caller,
                 deployment=route.deployment,
                 conversation=conversation_of(frame.messages),
-                sampling=frame.sampling(),
+                sampling=sampling,
                 options=StreamOptions(
                     window=frame.window,
                     priority=frame.priority,
