@@ -34,15 +34,15 @@ def breakers_sync() -> int:
             BreakerStanding.objects.get_or_create(deployment=deployment)
         rows = {row.pk: row for row in BreakerStanding.objects.select_for_update().order_by("pk")}
         # Read once the rows are locked: what somebody does by hand meanwhile would be written over, as nobody's move.
-        pairs = zip(guarded, _readings([deployment.name for deployment in guarded]), strict=True)
+        pairs = zip(guarded, _readings([deployment.pk.hex for deployment in guarded]), strict=True)
         return sum(_move(deployment, rows[deployment.pk], reading) for deployment, reading in pairs)
 
 
-def _readings(names: Sequence[str]) -> list[BreakerReading]:
+def _readings(deployment_ids: Sequence[str]) -> list[BreakerReading]:
     pipeline = redis_client().pipeline(transaction=False)
-    for name in names:
-        pipeline.hgetall(redis_keys.breaker_key(name))
-    hashes: Reply = pipeline.execute() if names else []
+    for deployment_id in deployment_ids:
+        pipeline.hgetall(redis_keys.breaker_key(deployment_id))
+    hashes: Reply = pipeline.execute() if deployment_ids else []
     return [breaker_stored(fields) for fields in hashes]
 
 

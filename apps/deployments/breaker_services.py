@@ -35,7 +35,7 @@ def breaker_move(*, deployment: ModelDeployment, is_open: bool, actor: Actor) ->
     if before == wanted:
         raise ValidationError(_("It stands like that already."), code="unchanged")
     # Last before the row: should this commit fail, the mirror's next look writes what gateways do already.
-    reading = breaker_parse(call_function(*breaker_move_call(deployment.name, is_open=is_open)))
+    reading = breaker_parse(call_function(*breaker_move_call(deployment.pk.hex, is_open=is_open)))
     row.state, row.reason = wanted
     row.since = datetime.fromtimestamp(reading.since_ms / 1000, UTC) if reading.since_ms else None
     row.save()

@@ -92,16 +92,17 @@ class Breakers:
         Raises:
             redis.exceptions.RedisError: what was seen is told the next time.
         """
-        terms = {one.name: one.breaker for one in deployments if one.breaker is not None}
-        for name in self._known.keys() - terms.keys():
+        guarded = {one.name: (one.id, one.breaker) for one in deployments if one.breaker is not None}
+        for name in self._known.keys() - guarded.keys():
             del self._known[name]
             metrics.BREAKER_STATE.labels(name).set(0)
-        if not terms:
+        if not guarded:
             return
         async with self._looking:
-            seen = {name: self._seen(name) for name in terms}
-            replies = await self._functions.call_many([breaker_call(name, seen[name], terms[name]) for name in terms])
-            for name, reply in zip(terms, replies, strict=True):
+            seen = {name: self._seen(name) for name in guarded}
+            calls = [breaker_call(key, seen[name], terms) for name, (key, terms) in guarded.items()]
+            replies = await self._functions.call_many(calls)
+            for name, reply in zip(guarded, replies, strict=True):
                 self._learn(name, seen[name], breaker_parse(reply))
 
     def _of(self, deployment: str) -> _Breaker:

@@ -73,7 +73,7 @@ class BreakerReading(Struct, frozen=True):
     """When it may be closed again, at the earliest."""
 
 
-def breaker_call(deployment: str, seen: Seen, terms: BreakerTerms) -> Call:
+def breaker_call(deployment_id: str, seen: Seen, terms: BreakerTerms) -> Call:
     """Return the call that files what was seen and answers with a reading."""
     args: list[Argument] = [
         seen.finished,
@@ -88,7 +88,7 @@ def breaker_call(deployment: str, seen: Seen, terms: BreakerTerms) -> Call:
         _ms(terms.open_seconds),
         terms.probes,
     ]
-    return "breaker", [redis_keys.breaker_key(deployment)], args
+    return "breaker", [redis_keys.breaker_key(deployment_id)], args
 
 
 def breaker_parse(reply: Reply) -> BreakerReading:
@@ -97,10 +97,10 @@ def breaker_parse(reply: Reply) -> BreakerReading:
     return BreakerReading(BreakerState(state), int(since), _reason(reason), int(probes), int(retry_ms) / 1000)
 
 
-def breaker_move_call(deployment: str, *, is_open: bool) -> Call:
+def breaker_move_call(deployment_id: str, *, is_open: bool) -> Call:
     """Return the call that opens or closes a breaker by hand; the answer is read by `breaker_parse`."""
     state = BreakerState.OPEN if is_open else BreakerState.CLOSED
-    return "breaker_move", [redis_keys.breaker_key(deployment)], [state.value]
+    return "breaker_move", [redis_keys.breaker_key(deployment_id)], [state.value]
 
 
 def breaker_stored(fields: Mapping[bytes, bytes]) -> BreakerReading:

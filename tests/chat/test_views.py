@@ -99,7 +99,7 @@ async def test_a_fallback_answers_and_the_conversation_keeps_its_model(
     await sync_to_async(snapshot_publish)()
     await gateway.config_reader.refresh()
     opened: dict[Any, Any] = {"state": "open", "reason": "errors", "since": str(int(time.time() * 1000))}
-    await gateway.redis.hset(redis_keys.breaker_key("tiny"), mapping=opened)
+    await gateway.redis.hset(redis_keys.breaker_key(deployment.pk.hex), mapping=opened)
     await gateway.breakers.look(gateway.config.with_breaker)
     status, sent = await send(member_client)
     assert (status, sent["answer"]["model"], sent["conversation"]["model"]) == (200, "spare", "tiny")

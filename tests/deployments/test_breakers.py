@@ -43,9 +43,13 @@ def guard(deployment: ModelDeployment, **changes: object) -> ModelDeployment:
     return services.deployment_update(deployment=deployment)
 
 
-def stand(redis: Redis, deployment: str, state: str, reason: str = "errors") -> None:
+def key_of(deployment: ModelDeployment) -> str:
+    return redis_keys.breaker_key(deployment.pk.hex)
+
+
+def stand(redis: Redis, deployment: ModelDeployment, state: str, reason: str = "errors") -> None:
     """What gateways do."""
-    redis.hset(redis_keys.breaker_key(deployment), mapping={"state": state, "reason": reason, "since": SINCE * 1000})
+    redis.hset(key_of(deployment), mapping={"state": state, "reason": reason, "since": SINCE * 1000})
 
 
 def test_gateways_are_told_of_the_breaker_and_the_fallback(deployment: ModelDeployment, spare: ModelDeployment) -> None:
@@ -98,13 +102,13 @@ def test_a_change_of_the_fallback_is_audited(deployment: ModelDeployment, spare:
 def test_what_moved_is_mirrored_and_audited_once(live_redis: Redis, deployment: ModelDeployment) -> None:
     guard(deployment)
     assert breakers_sync() == 0
-    stand(live_redis, "tiny", "open")
+    stand(live_redis, deployment, "open")
     assert [breakers_sync(), breakers_sync()] == [1, 0]
     standing = BreakerStanding.objects.get()
     assert (standing.deployment, standing.state, standing.reason) == (deployment, "open", "errors")
     assert standing.since is not None
     assert standing.since.timestamp() == SINCE
-    stand(live_redis, "tiny", "closed", "")
+    stand(live_redis, deployment, "closed", "")
     assert breakers_sync() == 1
     told = AuditEvent.all_tenants.filter(action=AuditAction.DEPLOYMENT_BREAKER_MOVED).order_by("pk")
     assert [event.details["state"] for event in told] == [["closed", "open"], ["open", "closed"]]
@@ -117,7 +121,7 @@ def test_what_is_moved_before_the_rows_are_locked_is_seen(live_redis: Redis, dep
 
     def meanwhile(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if "deployments_breakerstanding" in sql:
-            stand(live_redis, "tiny", "open", "hand")
+            stand(live_redis, deployment, "open", "hand")
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(meanwhile):
@@ -127,7 +131,7 @@ def test_what_is_moved_before_the_rows_are_locked_is_seen(live_redis: Redis, dep
 
 def test_who_has_no_breaker_any_more_has_no_standing(live_redis: Redis, deployment: ModelDeployment) -> None:
     guard(deployment)
-    stand(live_redis, "tiny", "open")
+    stand(live_redis, deployment, "open")
     breakers_sync()
     deployment.is_breaker_on = False
     services.deployment_update(deployment=deployment)
@@ -142,7 +146,7 @@ def test_the_page_says_where_requests_go(
     assert admin_client.get(change).status_code == 200, "without a breaker"
     guard(deployment, fallback=spare)
     for state, said in (("open", "requests go to spare"), ("half_open", "some requests try it")):
-        stand(live_redis, "tiny", state)
+        stand(live_redis, deployment, state)
         breakers_sync()
         page = admin_client.get(change).content.decode()
         assert said in page
@@ -166,15 +170,15 @@ def test_operators_open_and_close_it_by_hand(
     ways = {name: reverse(f"admin:deployments_modeldeployment_{name}_breaker", args=[deployment.pk]) for name in WAYS}
     asked = admin_client.get(ways["open"])
     assert "until somebody closes" in asked.content.decode()
-    assert not live_redis.exists(redis_keys.breaker_key("tiny")), "it only asks"
+    assert not live_redis.exists(key_of(deployment)), "it only asks"
     opened = admin_client.post(ways["open"], follow=True).content.decode()
     assert "Opened by hand" in opened
     assert "requests go to spare" in opened
-    assert live_redis.hget(redis_keys.breaker_key("tiny"), "reason") == b"hand"
+    assert live_redis.hget(key_of(deployment), "reason") == b"hand"
     assert breakers_sync() == 0, "it is written already"
     assert "It stands like that already." in admin_client.post(ways["open"], follow=True).content.decode()
     admin_client.post(ways["close"])
-    assert live_redis.hget(redis_keys.breaker_key("tiny"), "state") == b"closed"
+    assert live_redis.hget(key_of(deployment), "state") == b"closed"
     assert breakers_sync() == 0
     who = str(admin_user.pk)
     assert [(state, reason, str(actor)) for state, reason, actor in moves()] == [
@@ -186,20 +190,30 @@ def test_operators_open_and_close_it_by_hand(
 def test_one_that_is_switched_off_is_not_moved(live_redis: Redis, deployment: ModelDeployment) -> None:
     with pytest.raises(ValidationError, match="switched off"):
         breaker_move(deployment=deployment, is_open=True, actor=None)
-    assert not live_redis.exists(redis_keys.breaker_key("tiny"))
+    assert not live_redis.exists(key_of(deployment))
     assert moves() == []
 
 
 def test_one_that_failures_opened_is_kept_open_or_closed(live_redis: Redis, deployment: ModelDeployment) -> None:
     guard(deployment)
-    stand(live_redis, "tiny", "open")
+    stand(live_redis, deployment, "open")
     breakers_sync()
     breaker_move(deployment=deployment, is_open=True, actor=None)
     standing = BreakerStanding.objects.get()
     assert (standing.state, standing.reason) == (BreakerState.OPEN, BreakerReason.HAND)
-    stand(live_redis, "tiny", "half_open")
+    stand(live_redis, deployment, "half_open")
     breakers_sync()
     assert breaker_move(deployment=deployment, is_open=False, actor=None).state == BreakerState.CLOSED
+
+
+def test_another_deployment_of_the_same_name_begins_closed(live_redis: Redis, deployment: ModelDeployment) -> None:
+    guard(deployment)
+    breaker_move(deployment=deployment, is_open=True, actor=None)
+    services.deployment_delete(deployment=deployment)
+    again = guard(services.deployment_create(deployment=ModelDeployment(name="tiny", model="models/tiny")))
+    assert breakers_sync() == 0
+    assert BreakerStanding.objects.get(deployment=again).state == BreakerState.CLOSED
+    assert not live_redis.exists(key_of(again))
 
 
 def test_who_only_looks_moves_nothing(live_redis: Redis, client: Client, deployment: ModelDeployment) -> None:
@@ -209,7 +223,7 @@ def test_who_only_looks_moves_nothing(live_redis: Redis, client: Client, deploym
     client.force_login(looker)
     refused = client.post(reverse("admin:deployments_modeldeployment_open_breaker", args=[deployment.pk]))
     assert refused.status_code == 403
-    assert not live_redis.exists(redis_keys.breaker_key("tiny"))
+    assert not live_redis.exists(key_of(deployment))
 
 
 def test_nothing_is_written_where_redis_does_not_answer(

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from apps.deployments.autoscale.terms import Sample
-from apps.deployments.models import ScalingSample
+from apps.deployments.models import ModelDeployment, ScalingSample
 from apps.tenants.live_state import redis_client
 from headrace_wire import redis_keys
 from headrace_wire.fleet import WorkerInfo, WorkerState
@@ -32,19 +32,24 @@ class Measured:
 
 
 def measure(
-    name: str, at: datetime, workers: Sequence[WorkerInfo], before: Sequence[ScalingSample], *, tick_seconds: float
+    deployment: ModelDeployment,
+    at: datetime,
+    workers: Sequence[WorkerInfo],
+    before: Sequence[ScalingSample],
+    *,
+    tick_seconds: float,
 ) -> Measured:
-    """Returns what is so for the deployment called `name`; `before` are its last samples, in order.
+    """Returns what is so for a deployment; `before` are its last samples, in order.
 
     Raises:
         redis.exceptions.RedisError: Redis does not answer.
     """
-    client = redis_client()
+    client, name = redis_client(), deployment.name
     pipeline = client.pipeline(transaction=False)
     pipeline.scard(redis_keys.waiting_key(name))
     pipeline.scard(redis_keys.parked_here_key(name))
     pipeline.hmget(redis_keys.pace_key(name), "number", "place")
-    pipeline.hget(redis_keys.breaker_key(name), "asked")
+    pipeline.hget(redis_keys.breaker_key(deployment.pk.hex), "asked")
     reply: Reply = pipeline.execute()
     waiting_all, parked, (number, place), asked = reply
     latencies = window(client, deployment=name, seconds=TICKS_MEASURED * tick_seconds)

@@ -112,7 +112,7 @@ class _Beat:
         before = list(rows.filter(at__gte=self.at - samples_needed(self.terms), at__lt=self.at).order_by("at"))
         try:
             measured = measure(
-                self.name, self.at, self.workers, before, tick_seconds=settings.HEADRACE_AUTOSCALE_SECONDS
+                self.policy.deployment, self.at, self.workers, before, tick_seconds=settings.HEADRACE_AUTOSCALE_SECONDS
             )
             under_way = self._go_on(measured.sample)
             decision, workers = self._decided([*map(sample_of, before), measured.sample])
@@ -125,7 +125,8 @@ class _Beat:
         return int(made is not None)
 
     def somebody_waits(self) -> bool:
-        return measure(self.name, self.at, self.workers, [], tick_seconds=self.terms.tick_seconds).sample.waiting > 0
+        deployment, seconds = self.policy.deployment, self.terms.tick_seconds
+        return measure(deployment, self.at, self.workers, [], tick_seconds=seconds).sample.waiting > 0
 
     def _go_on(self, sample: Sample) -> bool:
         rows = ScalingDecision.objects.filter(deployment=self.policy.deployment, result=DecisionResult.DECIDED)

@@ -28,8 +28,8 @@ def gateways_key() -> str:
     return f"{CONTROL_TAG}:gateways"
 
 
-def breaker_key(deployment: str) -> str:
-    """Whether requests for a deployment are admitted.
+def breaker_key(deployment_id: str) -> str:
+    """Whether requests for a deployment are admitted; by its id, as another one may come to have its name.
 
     Owner: `breaker`, called by gateways. HASH `state`, `reason`, `since` (Unix ms), `opened` (how often), `absent`
     (since when no worker is there, Unix ms), `again` (how often it was tried in vain), `o:<slot>` and `f:<slot>`
@@ -37,7 +37,7 @@ def breaker_key(deployment: str) -> str:
     `finished`, `failed`, and of one that is open for want of workers `asked` (when a request was turned away last, Unix
     ms; the autoscaler reads it). Not there for a breaker that has never opened and counts nothing; TTL 7 days.
     """
-    return f"{CONTROL_TAG}:breaker:{deployment}"
+    return f"{CONTROL_TAG}:breaker:{deployment_id}"
 
 
 def fleet_channel() -> str:

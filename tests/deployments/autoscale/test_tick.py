@@ -265,7 +265,7 @@ def test_requests_that_a_circuit_breaker_turns_away_wake_it_too(
     """They wait in no queue: a fallback serves them, or nobody."""
     policy_of(deployment, min_workers=0)
     fleet.tick(30)
-    key, now_ms = redis_keys.breaker_key("tiny"), int(fleet.now.timestamp() * 1000)
+    key, now_ms = redis_keys.breaker_key(deployment.pk.hex), int(fleet.now.timestamp() * 1000)
     fleet.redis.hset(key, mapping={"state": "open", "reason": "absent", "since": now_ms, "asked": now_ms - 120_000})
     assert autoscale_wake(now=fleet.now + timedelta(seconds=3)) == 0, "that was two minutes ago"
     fleet.redis.hset(key, "asked", now_ms)

@@ -81,7 +81,8 @@ def minute_pass(redis: Redis, minute: int, at: datetime) -> None:
     redis.delete(redis_keys.waiting_key("tiny"))
     if is_bad:
         redis.sadd(redis_keys.waiting_key("tiny"), *(f"strm-{number}" for number in range(150)))
-    redis.delete(redis_keys.breaker_key("tiny"))
+    breaker = redis_keys.breaker_key(ModelDeployment.objects.get(name="tiny").pk.hex)
+    redis.delete(breaker)
     if is_bad:
         Worker.objects.create(
             incarnation=f"lost-{minute}",
@@ -95,7 +96,7 @@ def minute_pass(redis: Redis, minute: int, at: datetime) -> None:
             ended_at=at,
         )
         redis.hset(
-            redis_keys.breaker_key("tiny"),
+            breaker,
             mapping={"state": "open", "reason": "errors", "since": int(at.timestamp() * 1000)},
         )
     workers_sync()
