@@ -98,6 +98,7 @@ async def _answer(
                 cache=cache_controls(request.cache, exchange.header(b"cache-control"), request.user),
                 traceparent=trace.traceparent,
                 stands_in_for=route.stands_in_for,
+                only_kept=route.only_kept,
             ),
             on_wait=partial(_tell_place, exchange) if request.stream else None,
         )

@@ -185,6 +185,7 @@ class StreamPump:
                     cache=cache_controls(frame.cache, None, frame.user),
                     traceparent=trace.traceparent,
                     stands_in_for=route.stands_in_for,
+                    only_kept=route.only_kept,
                 ),
                 on_wait=self._tell_place,
             )

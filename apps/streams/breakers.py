@@ -59,8 +59,11 @@ class Breakers:
         if breaker.probes:
             breaker.probes -= 1
             return True
-        breaker.wanted += 1
         return False
+
+    def turned_away(self, deployment: DeploymentConfig) -> None:
+        """Note that a request would have tried the deployment, and was not admitted: it went elsewhere, or nowhere."""
+        self._of(deployment.name).wanted += 1
 
     def give_back(self, deployment: DeploymentConfig) -> None:
         """Take back what `admits` has counted as tried: the request never came to a worker."""

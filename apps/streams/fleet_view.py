@@ -24,6 +24,7 @@ class FleetView:
         self._renderers = renderers
         self._by_deployment: dict[str, list[WorkerInfo]] = {}
         self._fingerprints: dict[str, str] = {}
+        self._context_limits: dict[str, int] = {}
         self._unreadable: set[bytes] = set()
         """Registrations of another release; said once of each."""
 
@@ -47,6 +48,10 @@ class FleetView:
     def fingerprint(self, deployment: str) -> str:
         """Return the model that the deployment's workers serve, or served last; empty when none was seen."""
         return self._fingerprints.get(deployment, "")
+
+    def context_limit(self, deployment: str) -> int:
+        """Return how many tokens prompt and answer may have at all workers, or at those of last; 0: none has said."""
+        return self._context_limits.get(deployment, 0)
 
     async def refresh(self) -> None:
         """Read registrations and leases.
@@ -76,6 +81,9 @@ class FleetView:
             else:
                 by_deployment.setdefault(info.deployment, []).append(info)
         self._by_deployment, self._unreadable = by_deployment, unreadable
+        for deployment, workers in by_deployment.items():
+            if limits := [worker.max_model_len for worker in workers if worker.max_model_len]:
+                self._context_limits[deployment] = min(limits)
         await self._prepare_renderers()
 
     async def _prepare_renderers(self) -> None:

@@ -204,6 +204,7 @@ async def _answer_begin(
                 cache=cache,
                 traceparent=trace.traceparent,
                 stands_in_for=route.stands_in_for,
+                only_kept=route.only_kept,
             )
             started, left_out = await _start(request, route, conversation, options)
     except HeadraceError as error:

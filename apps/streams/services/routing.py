@@ -3,8 +3,9 @@
 Not among the package's names: `latency_reading` needs the package.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from msgspec import Struct
 
@@ -27,6 +28,8 @@ class Route(Struct, frozen=True):
     """What was asked for, where it is another one."""
     is_try: bool = False
     """Its breaker is half open: how the request ends decides what becomes of it."""
+    only_kept: Callable[[], ServerOverloadedError] | None = None
+    """Its breaker is open and nothing stands in for it: see `StreamOptions`."""
 
 
 def stream_route(*, gateway: Gateway, caller: Caller, model: str) -> Route:
@@ -36,7 +39,7 @@ def stream_route(*, gateway: Gateway, caller: Caller, model: str) -> Route:
 
     Raises:
         ModelNotFoundError: the caller has no such model.
-        ServerOverloadedError: its breaker is open, and nothing stands in for it.
+        ServerOverloadedError: its breaker is open, nothing stands in for it, and no answers are kept.
     """
     breakers = gateway.breakers
     asked = gateway.config.deployment(caller, model)
@@ -45,16 +48,27 @@ def stream_route(*, gateway: Gateway, caller: Caller, model: str) -> Route:
     fallback = gateway.config.fallback_of(caller, asked)
     key = series_of(caller, asked.name)
     if fallback is not None and breakers.admits(fallback):
+        breakers.turned_away(asked)
         metrics.REQUESTS_DIVERTED.labels(asked.name, fallback.name).inc()
         gateway.latencies.summary(key).count(Tally.DIVERTED)
         return Route(fallback, stands_in_for=asked, is_try=not breakers.is_closed(fallback))
-    metrics.REQUESTS_BROKEN_OFF.labels(asked.name).inc()
-    gateway.latencies.summary(key).count(Tally.TURNED_AWAY)
+    if fallback is not None:
+        breakers.turned_away(fallback)
+    if gateway.config.response_cache(caller, asked) is not None:
+        return Route(asked, only_kept=partial(_turned_away, gateway, caller, asked))
     with refusals_counted(gateway.latencies, key):
-        raise ServerOverloadedError(
-            f"`{asked.public_name}` fails its requests or has no worker, and takes none for a while; try again later.",
-            retry_after_seconds=max(1.0, breakers.retry_after_seconds(asked.name)),
-        )
+        raise _turned_away(gateway, caller, asked)
+
+
+def _turned_away(gateway: Gateway, caller: Caller, deployment: DeploymentConfig) -> ServerOverloadedError:
+    """Count a request that nobody serves; return what its caller is told."""
+    gateway.breakers.turned_away(deployment)
+    metrics.REQUESTS_BROKEN_OFF.labels(deployment.name).inc()
+    gateway.latencies.summary(series_of(caller, deployment.name)).count(Tally.TURNED_AWAY)
+    return ServerOverloadedError(
+        f"`{deployment.public_name}` fails its requests or has no worker, and takes none for a while; try again later.",
+        retry_after_seconds=max(1.0, gateway.breakers.retry_after_seconds(deployment.name)),
+    )
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """What a caller may ask of a stream beside its request, and what it gets."""
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from apps.streams.limits import QueueNews
@@ -7,6 +9,7 @@ from apps.streams.services.response_caching import CacheOutcome
 from apps.streams.services.static_requests import CacheControls
 from apps.streams.subscription import Subscription
 from headrace_wire.admission import Rates
+from headrace_wire.errors import HeadraceError
 from headrace_wire.request_queue import Idempotency
 from headrace_wire.snapshot import DeploymentConfig
 
@@ -57,3 +60,5 @@ class StreamOptions(Struct, frozen=True):
     """The request's span."""
     stands_in_for: DeploymentConfig | None = None
     """What was asked for, where the stream's deployment is only its fallback."""
+    only_kept: Callable[[], HeadraceError] | None = None
+    """Nothing may be computed: where there is no kept answer, it is called, and what it returns is raised."""

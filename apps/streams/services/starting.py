@@ -51,7 +51,7 @@ async def stream_start(
         ContentFilterError: a guardrail blocks it.
         GuardrailUnavailableError: a guardrail that applies cannot be read.
         ContextLengthError: prompt and answer do not fit.
-        ServerOverloadedError: the queue is full.
+        ServerOverloadedError: the queue is full; or `only_kept` says so.
         RateLimitError: a limit of requests or tokens per minute is reached; nothing was counted.
         InsufficientQuotaError: a budget does not cover the request; nothing was counted.
         IdempotencyMismatchError: the key was used for another request.
@@ -92,6 +92,8 @@ async def stream_start(
     )
     if consulted.subscription is not None:
         return _given(stream_id, deployment, guarded, consulted)
+    if options.only_kept is not None:
+        raise options.only_kept()
     prompt_ids = await prompt_ids_render(gateway, deployment, conversation)
     request = GenerateRequest(
         stream_id=stream_id,

@@ -9,7 +9,6 @@ from msgspec import Struct
 from apps.streams.config_view import Caller
 from apps.streams.gateway import Gateway
 from apps.streams.services.guarding import GuardedInput
-from apps.streams.services.prompting import context_limit
 from headrace_wire.admission import NO_LIMIT, AdmissionTerms
 from headrace_wire.messages import SamplingParams
 from headrace_wire.response_cache_terms import ResponseCacheTerms, StaticRule
@@ -104,12 +103,16 @@ def what_shapes(sampling: SamplingParams) -> SamplingParams:
 
 
 def deployment_revision(gateway: Gateway, deployment: DeploymentConfig) -> tuple[object, ...]:
-    """Return what of a deployment changes its answers, the chat template of its workers (by fingerprint) included."""
+    """Return what of a deployment changes its answers, the chat template of its workers (by fingerprint) included.
+
+    What only workers say is as they said it last: kept answers are found while none is there.
+    """
+    limit = gateway.fleet.context_limit(deployment.name) or deployment.max_model_len or 0
     return (
         *(deployment.id, deployment.model, deployment.engine, deployment.engine_args, deployment.dtype),
         *(deployment.quantization, deployment.max_model_len, deployment.default_max_tokens),
         deployment.adapter.key if deployment.adapter is not None else "",
-        *(gateway.fleet.fingerprint(deployment.name), context_limit(gateway, deployment)),
+        *(gateway.fleet.fingerprint(deployment.name), limit),
     )
 
 
