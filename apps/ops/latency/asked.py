@@ -1,11 +1,12 @@
 """What a latency page is asked for: whose numbers, of which time, beside which other time."""
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 from uuid import UUID
 
 from django import forms
+from django.core.validators import MinValueValidator
 from django.utils.translation import gettext_lazy as _
 
 from apps.ops.latency.scopes import LatencyScope, TimeRange, ceil_to, floor_to
@@ -36,6 +37,9 @@ CHAT = "chat"
 LONGEST_LIVE = timedelta(hours=6)
 """Of a longer range, ten seconds more or less show nothing."""
 
+_NOT_BEFORE = MinValueValidator(datetime(2000, 1, 1, tzinfo=UTC))
+"""Nothing was measured then, and what lies before a time of the first years is none."""
+
 
 class AskedForm(forms.Form):
     """The parameters of page and numbers."""
@@ -48,9 +52,9 @@ class AskedForm(forms.Form):
     compare = forms.ChoiceField(
         choices=[*((name, label) for name, (_shift, label) in COMPARED.items()), (OTHER, OTHER_LABEL)], required=False
     )
-    end = forms.DateTimeField(required=False)
+    end = forms.DateTimeField(required=False, validators=[_NOT_BEFORE])
     """Now where it is not given: the page then goes on."""
-    other = forms.DateTimeField(required=False)
+    other = forms.DateTimeField(required=False, validators=[_NOT_BEFORE])
     """When the time ends that is compared with, where that is another one."""
 
     def clean(self) -> None:

@@ -36,6 +36,13 @@ def test_another_time_is_compared_by_its_end(admin_client: Client, tenant: Tenan
     assert asked["other"][:16] in page
 
 
+@pytest.mark.parametrize("name", ["end", "other"])
+def test_the_first_years_are_no_time(admin_client: Client, name: str) -> None:
+    asked = {"compare": "other", "other": "2026-01-01", name: "0001-01-02"}
+    assert admin_client.get(NUMBERS, asked).status_code == 400
+    assert admin_client.get(PAGE, asked).status_code == 200
+
+
 def test_another_time_has_to_be_told(admin_client: Client) -> None:
     answer = admin_client.get(NUMBERS, {"compare": "other"})
     assert (answer.status_code, "other:" in answer.json()["problem"]) == (400, True)
