@@ -276,10 +276,10 @@ class Streams:
         self.places.changed.set()
 
     def _came_forward(self, generation: Generation, tokens: int) -> None:
-        if not tokens or generation.new_tokens != tokens:
-            return  # not its first ones
-        self._starter.moved(generation)
-        if generation.claimed.attempt > 1:
+        if not tokens:
+            return
+        self._starter.moved(generation)  # also where they wait until its input is judged: its engine lives
+        if generation.claimed.attempt > 1 and generation.new_tokens == tokens:
             self._showing.progress(generation)
 
     # ---- starting

@@ -2,15 +2,18 @@
 
 from msgspec.structs import replace
 
+from headrace_wire import redis_keys
 from headrace_wire.draining import resume_worker
 from headrace_wire.fleet import WorkerState
+from headrace_wire.guard_policy import Direction, GuardPolicy, GuardTerms, JudgeRule, encode_policy, policy_digest
 from headrace_wire.messages import Ended, FinishReason, StreamError, StreamState, Timings, Usage
 from headrace_worker.config import HealingLimits
 from headrace_worker.failures import ENGINE_GAVE_UP
 from headrace_worker.healing import Health
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
 from tests.worker.conftest import NO_QUARANTINE, RunWorker
-from tests.worker.desk import Desk
+from tests.worker.desk import WAIT_SECONDS, Desk
+from tests.worker.mortal_engine import Fate, MortalEngine
 from tests.worker.sick_engine import SickEngine, Sickness, StillbornEngine
 
 SLOW = {"ttft_ms": 5, "tpot_ms": 20}
@@ -140,3 +143,25 @@ async def test_a_quarantined_worker_ends_when_it_is_told_to(desk: Desk, run_work
     ):
         await desk.worker_that(lambda info: info.quarantined_at > 0)
     await desk.nobody_left()
+
+
+async def test_a_request_is_judged_and_answered_also_after_an_engine_has_died(
+    desk: Desk, run_worker: RunWorker
+) -> None:
+    """Streams enter the next engine in turn, until each has a token; this one's wait until its judge has spoken."""
+    rule = JudgeRule(key="j", deployment="judge", question="?", applies_to=Direction.INPUT)
+    policy = GuardPolicy(key="p", name="p", version=1, rules=(rule,), judge_deadline_seconds=WAIT_SECONDS)
+    body = encode_policy(policy)
+    await desk.redis.set(redis_keys.guard_policy_key(policy_digest(body)), body)
+    guard = GuardTerms((policy_digest(body),), input_texts=("Tell me of mills.",))
+    sim, judge = simulated("sim"), simulated("judge", engine_args={"ttft_ms": 1, "tpot_ms": 1, "answer": "no"})
+    fate = Fate()
+    async with (
+        run_worker(sim, config=snapshot(1, sim, judge), create=lambda deployment: MortalEngine(deployment, fate)),
+        run_worker(judge, config=snapshot(2, sim, judge)),
+    ):
+        fate.plan([3])
+        unguarded = await desk.answer(await desk.admit())
+        assert (len(unguarded.starts), fate.deaths) == (2, 1)
+        answer = await desk.answer(await desk.admit(guard=guard))
+        assert (answer.end.state, answer.text) == (StreamState.FINISHED, unguarded.text)
