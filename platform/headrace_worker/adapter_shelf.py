@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace_wire.adapters import AdapterConfig, AdapterReport, AdapterUse
 from headrace_worker.adapter_files import AdapterFilesError, adapter_folder, revision_of
-from headrace_worker.engine import AdapterRefusedError, Engine, EngineAdapter, EngineInfo
+from headrace_worker.engine import AdapterRefusedError, Engine, EngineAdapter, EngineDeadError, EngineInfo
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +103,8 @@ class AdapterShelf:
                 raise
 
     async def _load(self, adapter: AdapterUse) -> EngineAdapter:
-        engine = self._engine
-        if engine is None or not self._places:
+        engine = self._attached()
+        if not self._places:
             raise AdapterRefusedError("This worker's engine was started without LoRA adapters (enable_lora).")
         try:
             folder = adapter_folder(self._folder, adapter.place)
@@ -115,13 +115,7 @@ class AdapterShelf:
             raise AdapterRefusedError(f"Its files cannot be read: {error.strerror}.") from error
         if revision != adapter.revision:
             raise AdapterRefusedError("Its files are not those that were checked.")
-        while len(self._loaded) >= self._places:
-            in_use = self.in_use()
-            idle = next((key for key in self._loaded if key not in in_use), None)
-            if idle is not None:
-                await self._drop([idle])
-            else:
-                await asyncio.sleep(PLACE_SECONDS)
+        await self._make_room(engine)
         self._numbers += 1
         loading = EngineAdapter(self._numbers, adapter.key, str(folder))
         await engine.load_adapter(loading)
@@ -132,11 +126,33 @@ class AdapterShelf:
         log.info("adapter %s (%s) is loaded", adapter.name, adapter.key)
         return loading
 
+    async def _make_room(self, engine: Engine) -> None:
+        """Wait until one more can be loaded.
+
+        Raises:
+            EngineDeadError: the engine is gone; who waited is not to keep others from the next one.
+        """
+        while self._attached() is engine and len(self._loaded) >= self._places:
+            in_use = self.in_use()
+            idle = next((key for key in self._loaded if key not in in_use), None)
+            if idle is not None:
+                await self._drop([idle])
+            else:
+                await asyncio.sleep(PLACE_SECONDS)
+        if self._engine is not engine:
+            raise EngineDeadError("the engine that was to load it is gone")
+
+    def _attached(self) -> Engine:
+        if self._engine is None:
+            raise EngineDeadError("no engine")
+        return self._engine
+
     async def _drop(self, keys: Sequence[str]) -> None:
-        """Unload adapters that no stream needs."""
-        in_use = self.in_use()
+        """Unload adapters that no stream needs; one that came for one of them meanwhile keeps it."""
         for key in keys:
-            if key not in in_use and (loaded := self._loaded.pop(key, None)) is not None and self._engine is not None:
+            if key in self.in_use() or self._engine is None:
+                continue
+            if (loaded := self._loaded.pop(key, None)) is not None:
                 await self._engine.unload_adapter(loaded.number)
 
     def _problem(self, adapter: AdapterUse) -> str:

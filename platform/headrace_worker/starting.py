@@ -184,12 +184,12 @@ class Starter:
         return True
 
     async def _adapter(self, request: GenerateRequest) -> EngineAdapter | None:
-        """Return the LoRA adapter that a request names, loaded.
+        """Return the LoRA adapter that a request names, loaded; None where there is none, or nothing to generate.
 
         Raises:
             RequestRefusedError: it cannot be used here.
         """
-        if request.adapter is None:
+        if request.adapter is None or (request.guard is not None and request.guard.answer is not None):
             return None
         try:
             return await self._adapters.get(request.adapter)
@@ -220,6 +220,8 @@ class Starter:
         if not self.is_careful or time.monotonic() > self._careful_until:
             yield
             return
+        # Before its turn: it may have to wait until others leave, who may have to have their turn first.
+        await self._adapter(generation.request)
         async with self._turns:
             moved = self._moved[generation.request_id] = asyncio.Event()
             yield

@@ -6,6 +6,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from headrace_wire.adapters import AdapterUse
+from headrace_worker.adapter_files import revision_of
+
 _MODULES = {"self_attn.q_proj": (128, 128), "self_attn.v_proj": (128, 64), "mlp.down_proj": (256, 128)}
 """Inputs and outputs of what it changes in each of the two layers."""
 
@@ -32,3 +35,8 @@ def tiny_adapter(folder: Path, *, seed: int = 1, rank: int = 8, base: str = "tin
     }
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
+
+
+def adapter_use(root: Path, name: str) -> AdapterUse:
+    """Returns an adapter of `acme` as it is now, as a request carries it after a check."""
+    return AdapterUse(name, name, f"acme/{name}", revision_of(root / "acme" / name))

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from headrace_wire.adapters import AdapterConfig, AdapterUse
 from headrace_wire.messages import StreamState
 from headrace_wire.snapshot import ConfigSnapshot
-from headrace_worker.adapter_files import revision_of
 from headrace_worker.config import HoldLimits
 from headrace_worker.worker import Worker
 from tests.support.snapshots import simulated, snapshot
+from tests.support.tiny_adapter import adapter_use as use
 from tests.support.tiny_adapter import tiny_adapter
 from tests.worker.conftest import RunWorker
-from tests.worker.desk import Answer, Desk
+from tests.worker.desk import WAIT_SECONDS, Answer, Desk
+from tests.worker.mortal_engine import Fate, MortalEngine
 
 TOKENS = 60
 QUICK = HoldLimits(hold_seconds=0.05)
@@ -29,11 +30,6 @@ def root(tmp_path: Path) -> Path:
     for seed, name in enumerate(("tides", "ebb"), 1):
         tiny_adapter(tmp_path / "acme" / name, seed=seed)
     return tmp_path
-
-
-def use(root: Path, name: str) -> AdapterUse:
-    """Return an adapter as it is now."""
-    return AdapterUse(name, name, f"acme/{name}", revision_of(root / "acme" / name))
 
 
 def config(*uses: AdapterUse) -> ConfigSnapshot:
@@ -134,3 +130,29 @@ async def test_a_stream_whose_files_have_changed_ends_and_is_not_continued_with_
         assert expected.startswith(answer.text)
         assert 0 < len(answer.text) < len(expected), "what was sent stands, and nothing else came"
         assert await undisturbed(desk, changed) != expected
+
+
+async def test_who_waits_for_a_place_for_his_adapter_keeps_nobody_from_his_turn(
+    desk: Desk, run_worker: RunWorker, root: Path
+) -> None:
+    """An engine has died: streams enter the next one in turn, and one of them cannot before the others have left."""
+    tides, ebb = use(root, "tides"), use(root, "ebb")
+    fate = Fate()
+    async with run_worker(
+        ADAPTED,
+        config=config(tides),
+        adapter_dir=root,
+        create=lambda deployment: MortalEngine(deployment, fate),
+        limits=HoldLimits(hold_seconds=10 * WAIT_SECONDS),
+    ):
+        texts = [await undisturbed(desk, one) for one in (tides, ebb)]
+        held = await admit(desk, tides, window=10)
+        await desk.record_in(held, StreamState.HELD)
+        waits = await admit(desk, ebb)
+        await desk.record_in(waits, StreamState.RUNNING)
+        fate.plan([20])
+        assert await finished(desk, await admit(desk, tides), owners=2) == texts[0]
+        await resume(desk, held)
+        assert await finished(desk, held, owners=2) == texts[0]
+        assert await finished(desk, waits) == texts[1]
+    assert fate.deaths == 1

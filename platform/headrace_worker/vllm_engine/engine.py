@@ -5,7 +5,7 @@ import contextlib
 import gc
 import logging
 import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -180,25 +180,41 @@ class VllmEngine:
     async def load_adapter(self, adapter: EngineAdapter) -> None:
         """Have EngineCore load a LoRA adapter."""
         self._check_alive()
-        loading = asyncio.ensure_future(self._llm.add_lora(lora_request(adapter)))
+        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError  # noqa: PLC0415
+
         try:
-            await asyncio.wait({loading, self._death}, return_when=asyncio.FIRST_COMPLETED)
-            self._check_alive()
-            is_loaded = loading.result()
+            is_loaded = await self._while_it_lives(self._llm.add_lora(lora_request(adapter)))
         except EngineDeadError:
             raise
+        except VllmDeadError as error:  # it knows a moment before we do; the adapter is not at fault
+            self._died("the engine process has ended")
+            raise EngineDeadError(str(error)) from error
         except Exception as error:
             raise AdapterRefusedError(message_of(error).replace(adapter.folder, "its folder")) from error
-        finally:
-            loading.cancel()
         if not is_loaded:
             raise AdapterRefusedError("vLLM did not load it.")
 
     async def unload_adapter(self, number: int) -> None:
         """Have EngineCore forget it."""
-        if not self._death.done():
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._llm.remove_lora(number), ANSWER_SECONDS)
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._while_it_lives(self._llm.remove_lora(number))
+
+    async def _while_it_lives(self, call: Coroutine[Any, Any, _T]) -> _T:
+        """Return what EngineCore answers; one that has died never answers.
+
+        Raises:
+            EngineDeadError: it has died.
+        """
+        answer = asyncio.ensure_future(call)
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask any more
+        either: set[asyncio.Future[Any]] = {answer, self._death}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            self._check_alive()
+            return answer.result()
+        finally:
+            answer.cancel()
 
     def credit(self, positions: Mapping[str, int]) -> None:
         """Set how far requests may generate."""
