@@ -15,7 +15,7 @@ import psutil
 from headrace_wire.messages import FinishReason, SamplingParams
 from headrace_wire.snapshot import DeploymentConfig, EngineKind
 from headrace_worker.command import create_engine
-from headrace_worker.engine import Engine, EngineInfo, EngineOutput, EngineRequest, EngineStats
+from headrace_worker.engine import Engine, EngineAdapter, EngineInfo, EngineOutput, EngineRequest, EngineStats
 from headrace_worker.engine_core.checkpoints.settings import CheckpointSettings
 from headrace_worker.process_guard import guard_spawned_children
 from headrace_worker.vllm_engine.engine import VllmEngine
@@ -80,6 +80,7 @@ class EngineBench:
         ahead: bool = False,
         stream_id: str = "",
         cache_salt: str = "salt",
+        adapter: EngineAdapter | None = None,
         **sampling: Any,
     ) -> str:
         """Submit a greedy request (unless `sampling` says otherwise) and return its id."""
@@ -98,6 +99,7 @@ class EngineBench:
                 ahead=ahead,
                 tenant_id="tenant" if stream_id else "",
                 stream_id=stream_id,
+                adapter=adapter,
             )
         )
         return request_id

@@ -120,8 +120,9 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
             if len(self.running) + self.num_waiting_for_streaming_input >= self.max_num_active_reqs:
                 break
             request = self._ready.popleft()
-            if request.num_in_flight_tokens:
-                self._ready.append(request)  # the model runner needs its last token to go on
+            # The model runner needs its last token to go on, and a place for its adapter.
+            if request.num_in_flight_tokens or not self._fits_adapters(request):
+                self._ready.append(request)
             else:
                 self.running.append(request)
         if self.use_v2_model_runner:
@@ -198,6 +199,13 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
                 self._hold(request)
         if len(running) < len(self.running):
             self.running = running
+
+    def _fits_adapters(self, request: Request) -> bool:
+        """Say whether the batch can have a request's adapter, too: vLLM looks at those that wait, not at ours."""
+        if self.lora_config is None or request.lora_request is None:
+            return True
+        running = {one.lora_request.lora_int_id for one in self.running if one.lora_request is not None}
+        return request.lora_request.lora_int_id in running or len(running) < int(self.lora_config.max_loras)
 
     def _trim_drafts(self, request: Request) -> None:
         credit = self._credit.get(request.request_id)
