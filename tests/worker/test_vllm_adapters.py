@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +17,13 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from headrace_wire.adapters import AdapterConfig, AdapterUse
+from headrace_wire.checkpoint_folders import stream_folder
 from headrace_wire.fleet import WorkerState
-from headrace_wire.messages import Started, StreamState
-from headrace_worker.adapter_files import revision_of
+from headrace_wire.messages import Delta, StreamState
 from tests.support.environment import child_environment
 from tests.support.processes import Process
 from tests.support.snapshots import publish_snapshot, snapshot
-from tests.support.tiny_adapter import tiny_adapter
+from tests.support.tiny_adapter import adapter_use, tiny_adapter
 from tests.worker.conftest import ENGINE_START_SECONDS, engine_children, engine_deployment
 from tests.worker.desk import Answer, Desk
 
@@ -31,6 +32,10 @@ pytestmark = pytest.mark.engine
 PROMPT = list(range(100, 140))
 OTHER = list(range(300, 340))
 TOKENS = 40
+LONG = [100 + number * 7 % 900 for number in range(320)]
+"""Ten blocks, which are worth a checkpoint."""
+LONG_BYTES = 320 * 1024
+ALL = 2**31 - 1
 
 OFFLINE = """
 import json, sys
@@ -61,6 +66,16 @@ class Adapted:
     process: Process
     adapters: dict[str, AdapterUse]
 
+    def checkpoint(self, stream_id: str) -> Path:
+        """Return the folder of a stream's checkpoint."""
+        return stream_folder(_checkpoints(self.folder), "t", stream_id)
+
+    def is_saved(self, stream_id: str) -> bool:
+        """Say whether all of the prompt `LONG` is in a stream's checkpoint."""
+        folder = self.checkpoint(stream_id)
+        files = folder.glob("[!.]*") if folder.is_dir() else ()
+        return sum(path.stat().st_size for path in files) >= LONG_BYTES
+
 
 def _config(use: AdapterUse) -> AdapterConfig:
     return AdapterConfig(
@@ -73,12 +88,20 @@ def _config(use: AdapterUse) -> AdapterConfig:
     )
 
 
+def _checkpoints(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-checkpoints")
+
+
 def _start(url: str, folder: Path) -> Process:
     environ = child_environment(
         REDIS_URL=url,
         HEADRACE_ADAPTER_DIR=str(folder),
         HEADRACE_ENGINE_RESTART_SECONDS="0.1",
         HEADRACE_DRAIN_SECONDS="5",
+        HEADRACE_HOLD_SECONDS="0.5",
+        HEADRACE_CHECKPOINT_DIR=str(_checkpoints(folder)),
+        HEADRACE_CHECKPOINT_MIN_TOKENS="128",
+        HEADRACE_CHECKPOINT_TOKENS="64",
     )
     return Process([sys.executable, "-m", "headrace_worker", "--deployment", "tiny"], name="worker", environ=environ)
 
@@ -89,7 +112,7 @@ def adapted(redis_url: str, tiny_model: Path, tmp_path_factory: pytest.TempPathF
     uses = {}
     for seed, name in enumerate(("tides", "ebb", "flood"), 1):
         tiny_adapter(folder / "acme" / name, seed=seed)
-        uses[name] = AdapterUse(name, name, f"acme/{name}", revision_of(folder / "acme" / name))
+        uses[name] = adapter_use(folder, name)
     options = {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 2, "max_lora_rank": 8}
 
     async def publish() -> None:
@@ -114,7 +137,7 @@ async def _desk(adapted: Adapted) -> AsyncIterator[Desk]:
     redis = Redis.from_url(adapted.url)
     desk = Desk(redis)
     try:
-        await desk.worker_in(WorkerState.READY)
+        await desk.worker_in(WorkerState.READY, seconds=ENGINE_START_SECONDS)
         yield desk
     finally:
         await redis.aclose()
@@ -126,13 +149,23 @@ async def shelf(adapted: Adapted) -> AsyncIterator[Desk]:
         yield desk
 
 
-async def _admit(desk: Desk, use: AdapterUse | None, prompt: list[int] = PROMPT, *, tokens: int = TOKENS) -> str:
-    salt = use.key if use is not None else "base"
+async def _admit(
+    desk: Desk,
+    use: AdapterUse | None,
+    prompt: list[int] = PROMPT,
+    *,
+    tokens: int = TOKENS,
+    window: int = 0,
+    salt: str = "",
+) -> str:
     return await desk.admit(
         prompt,
         deployment="tiny",
         adapter=use,
-        cache_salt=salt,
+        cache_salt=salt or (use.key if use is not None else "base"),
+        window=window,
+        queue_timeout_seconds=ENGINE_START_SECONDS,
+        ttft_timeout_seconds=ENGINE_START_SECONDS,
         temperature=0.0,
         ignore_eos=True,
         max_tokens=tokens,
@@ -183,9 +216,33 @@ async def test_a_third_adapter_takes_the_place_of_an_idle_one(shelf: Desk, adapt
     assert again[2] not in (flood, tides)
 
 
+async def _suspended(desk: Desk, adapted: Adapted, use: AdapterUse | None, *, salt: str = "") -> str:
+    """Return a stream over `LONG` that is suspended in the middle, and saved."""
+    stream_id = await _admit(desk, use, LONG, tokens=200, window=100, salt=salt)
+    await desk.record_in(stream_id, StreamState.SUSPENDED, seconds=ENGINE_START_SECONDS)
+    await desk.worker_that(lambda _: adapted.is_saved(stream_id))
+    return stream_id
+
+
+async def test_a_suspended_stream_goes_on_with_its_adapter_though_others_took_its_place(
+    shelf: Desk, adapted: Adapted
+) -> None:
+    tides, ebb, flood = (adapted.adapters[name] for name in ("tides", "ebb", "flood"))
+    expected = await _ids(shelf, await _admit(shelf, tides, LONG, tokens=200))
+    stream_id = await _suspended(shelf, adapted, tides)
+    for use in (ebb, flood):
+        await _ids(shelf, await _admit(shelf, use))
+    await shelf.worker_that(lambda info: [report.adapter_id for report in info.adapters] == ["ebb"])
+    await shelf.queue.credit([(stream_id, ALL)])
+    answer = await shelf.answer(stream_id, seconds=ENGINE_START_SECONDS)
+    answer.check_order(owners=2)
+    assert await shelf.log.token_ids(stream_id) == expected
+    await shelf.worker_that(lambda info: [report.adapter_id for report in info.adapters] == ["tides"])
+
+
 async def test_files_that_changed_since_their_check_are_refused(shelf: Desk, adapted: Adapted) -> None:
     tiny_adapter(adapted.folder / "acme" / "swapped", seed=9)
-    checked = AdapterUse("swapped", "swapped", "acme/swapped", revision_of(adapted.folder / "acme" / "swapped"))
+    checked = adapter_use(adapted.folder, "swapped")
     tiny_adapter(adapted.folder / "acme" / "swapped", seed=10)
     answer = await shelf.answer(await _admit(shelf, checked))
     assert answer.end.error is not None
@@ -201,14 +258,32 @@ async def test_workers_tell_what_they_have(shelf: Desk, adapted: Adapted) -> Non
     assert info.options
 
 
-async def test_an_adapters_stream_goes_on_exactly_when_its_engine_dies(shelf: Desk, adapted: Adapted) -> None:
-    """Last in the file: the engine's second life has none of the first one's adapters until it loads them."""
-    use = adapted.adapters["tides"]
-    expected = await _ids(shelf, await _admit(shelf, use, tokens=300))
-    stream_id = await _admit(shelf, use, tokens=300)
-    await shelf.first_token(stream_id)
+async def test_streams_of_adapters_go_on_exactly_when_their_engine_dies(shelf: Desk, adapted: Adapted) -> None:
+    """Last in the file: the engine's second life has none of the first one's adapters and blocks.
+
+    One stream is running, the others are suspended. Two of these find the checkpoint of the third one, whose adapter is
+    another, in the place of theirs: of the same prompt, under the same salt.
+    """
+    tides, ebb, salt = adapted.adapters["tides"], adapted.adapters["ebb"], "one for all"
+    asked = (tides, ebb, None)
+    expected = [await _ids(shelf, await _admit(shelf, use, LONG, tokens=200, salt=salt)) for use in asked]
+    expected.append(await _ids(shelf, await _admit(shelf, tides, LONG[::-1], tokens=300)))
+    assert len(set(map(tuple, expected))) == 4
+    streams = own, *mistaken = [await _suspended(shelf, adapted, use, salt=salt) for use in asked]
+    for stream_id in mistaken:
+        shutil.rmtree(adapted.checkpoint(stream_id))
+        shutil.copytree(adapted.checkpoint(own), adapted.checkpoint(stream_id))
+    running = await _admit(shelf, tides, LONG[::-1], tokens=300, window=250)  # so that it does not end before
+    await shelf.read_until(running, lambda entry: isinstance(entry, Delta), seconds=ENGINE_START_SECONDS)
     os.kill(engine_children(adapted.process.pid)[0], signal.SIGKILL)
-    answer = await shelf.answer(stream_id, seconds=ENGINE_START_SECONDS)
-    assert answer.end.state is StreamState.FINISHED, answer.end.error
-    assert await shelf.log.token_ids(stream_id) == expected
-    assert sum(isinstance(entry, Started) for entry in answer.entries) == 2
+    await shelf.queue.credit([(stream_id, ALL) for stream_id in (running, *streams)])
+    cached = []
+    for stream_id, ids in zip((*streams, running), expected, strict=True):
+        answer = await shelf.answer(stream_id, seconds=ENGINE_START_SECONDS)
+        answer.check_order(owners=None)
+        assert answer.end.state is StreamState.FINISHED, answer.end.error
+        assert len(answer.starts) >= 2
+        assert await shelf.log.token_ids(stream_id) == ids
+        cached.append(answer.end.usage.cached_tokens)
+    assert cached[0] >= len(LONG) // 2, "its checkpoint: this engine has computed nothing"
+    assert cached[1:3] == [0, 0]
