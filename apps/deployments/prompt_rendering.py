@@ -106,7 +106,7 @@ def _strftime_now(pattern: str) -> str:
 
 def build_renderer(assets: ModelAssets) -> PromptRenderer | None:
     """Return a renderer that agrees with the worker on every probe, or None (logged)."""
-    if not assets.tokenizer_json or not assets.chat_template or not assets.probes:
+    if not assets.may_suffice:
         return None
     try:
         renderer = PromptRenderer(assets)

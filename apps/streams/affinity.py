@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from apps.streams.fleet_view import FleetView
 from apps.streams.waiting_room import Waiting, WaitingRoom
 from headrace_wire.messages import GenerateRequest
-from headrace_wire.prefix_hashes import prefix_hashes
+from headrace_wire.prefix_hashes import conversation_text, prefix_hashes, text_hashes
 from headrace_wire.prefix_index import MAX_BLOCKS
 from headrace_wire.request_queue import RequestQueue
 
@@ -41,12 +41,14 @@ class Affinity:
         self._changed = asyncio.Event()
 
     def prefix(self, request: GenerateRequest) -> list[bytes]:
-        """Return the hashes of a prompt's blocks; none where there is no choice of workers, or no ids are known."""
-        if not self.seconds or not request.prompt_ids:
+        """Return the hashes of a prompt's blocks, or of its text's; none where there is no choice of workers."""
+        if not self.seconds or not (request.prompt_ids or request.conversation):
             return []
         caching = sum(worker.cache_tokens > 0 for worker in self._fleet.workers(request.deployment))
         if caching < 2:
             return []
+        if not request.prompt_ids:  # its worker makes the ids
+            return text_hashes(request.cache_salt, request.deployment, conversation_text(request.conversation))
         return prefix_hashes(request.cache_salt, request.deployment, request.prompt_ids)[:MAX_BLOCKS]
 
     def leave(self, waiting: Waiting) -> None:

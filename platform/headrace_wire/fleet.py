@@ -135,3 +135,8 @@ class ModelAssets(Struct, frozen=True, omit_defaults=True):
     """Names that templates use (`bos_token`, `eos_token`, ...) to their text."""
     probes: tuple[TemplateProbe, ...] = ()
     max_model_len: int = 0
+
+    @property
+    def may_suffice(self) -> bool:
+        """Whether gateways may come to make the ids by it; where they cannot, or make others, workers do."""
+        return bool(self.tokenizer_json and self.chat_template and self.probes)

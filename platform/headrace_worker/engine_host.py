@@ -73,7 +73,7 @@ class EngineHost:
         self._watch = watch
         self._streams = streams
         self._prefilling = prefilling
-        self._pinned = PinnedPrefixes(watch, prefilling)
+        self._pinned = PinnedPrefixes(watch, prefilling, streams.held_prefixes)
         self._adapters = adapters
         self._rest = rest
         self._lives = lives
@@ -170,6 +170,8 @@ class EngineHost:
         try:
             info = await engine.start(self._deliver)
             self._adapters.attach(engine, info)
+            # Before pinned prompt caches are computed: they are in the account, too.
+            self._streams.held_prefixes.attach(info.cache_tokens, goes_by_text=not info.assets.may_suffice)
             await self._warm_up(engine, info)
         except EngineDeadError:
             self._metrics.engine_started("failed")

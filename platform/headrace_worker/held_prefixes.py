@@ -14,8 +14,14 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from headrace_wire.codec import pack_token_ids
-from headrace_wire.messages import GenerateRequest
-from headrace_wire.prefix_hashes import BLOCK_TOKENS, prefix_hashes
+from headrace_wire.messages import ChatTurn, GenerateRequest
+from headrace_wire.prefix_hashes import (
+    BLOCK_TOKENS,
+    TEXT_BLOCK_BYTES,
+    conversation_text,
+    prefix_hashes,
+    text_hashes,
+)
 from headrace_wire.prefix_index import MAX_BLOCKS, PrefixIndex
 from headrace_wire.token_log import TokenLog
 from headrace_worker.prefix_metrics import PrefixMetrics
@@ -35,9 +41,15 @@ UNTOLD_BYTES = 16 * 2**20
 
 class _Computed(Struct, frozen=True):
     salt: str
-    prompt_ids: bytes
+    prompt_ids: bytes = b""
     stream_id: str = ""
     """Its answer was computed, too."""
+    text: bytes = b""
+    """What was said, where gateways know no ids."""
+
+    @property
+    def size(self) -> int:
+        return len(self.prompt_ids) + len(self.text)
 
 
 class HeldPrefixes:
@@ -55,10 +67,18 @@ class HeldPrefixes:
         self._removed: dict[bytes, None] = {}
         self._must_say_all = True
         self._changed = asyncio.Event()
+        self._goes_by_text = False
+        self._pinned: list[_Computed] = []
+        """By their texts, until it is known that these matter."""
 
-    def attach(self, cache_tokens: int) -> None:
-        """An engine has started with an empty prefix cache for so many tokens; 0: it has none."""
+    def attach(self, cache_tokens: int, *, goes_by_text: bool = False) -> None:
+        """An engine has started with an empty prefix cache for so many tokens; 0: it has none.
+
+        `goes_by_text`: no gateway can make prompt ids for it. Else the first conversation that comes tells that.
+        """
         self._capacity = min(cache_tokens // BLOCK_TOKENS, MOST_BLOCKS)
+        self._goes_by_text = goes_by_text
+        self._pinned.clear()
         self._blocks.clear()
         self._untold.clear()
         self._untold_bytes = 0
@@ -67,7 +87,28 @@ class HeldPrefixes:
 
     def computes(self, request: GenerateRequest) -> None:
         """The engine has got a request."""
-        self.computed(request.cache_salt, request.prompt_ids)
+        if request.prompt_ids:
+            self.computed(request.cache_salt, request.prompt_ids)
+        elif request.conversation:
+            if not self._goes_by_text:
+                self._goes_by_text = True
+                self._put_pinned()
+            self._put_text(_said(request.cache_salt, request.conversation))
+
+    def pinned(self, salt: str, messages: Sequence[ChatTurn]) -> None:
+        """The engine has computed a pinned prompt cache, whose ids it was told of."""
+        self._pinned.append(_said(salt, messages))
+        if self._goes_by_text:
+            self._put_pinned()
+
+    def _put_pinned(self) -> None:
+        for one in self._pinned:
+            self._put_text(one)
+        self._pinned.clear()
+
+    def _put_text(self, said: _Computed) -> None:
+        if self._capacity and len(said.text) >= TEXT_BLOCK_BYTES:
+            self._put(said)
 
     def ended(self, request: GenerateRequest) -> None:
         """The engine has computed an answer, as far as its token ids are stored: the next turn begins with it."""
@@ -82,9 +123,9 @@ class HeldPrefixes:
 
     def _put(self, computed: _Computed) -> None:
         self._untold.append(computed)
-        self._untold_bytes += len(computed.prompt_ids)
+        self._untold_bytes += computed.size
         while self._untold_bytes > UNTOLD_BYTES:
-            self._untold_bytes -= len(self._untold.popleft().prompt_ids)
+            self._untold_bytes -= self._untold.popleft().size
         self._changed.set()
 
     async def report(self, incarnation: str, *, deployment: str, lease_seconds: float) -> None:
@@ -115,7 +156,10 @@ class HeldPrefixes:
         answers = await self._log.token_ids_of([one.stream_id for one in self._untold if one.stream_id])
         for _ in range(min(count, len(self._untold))):
             one = self._untold.popleft()
-            self._untold_bytes -= len(one.prompt_ids)
+            self._untold_bytes -= one.size
+            if one.text:
+                self._use(text_hashes(one.salt, deployment, one.text))
+                continue
             # The newest token's own computation was never needed.
             answer = pack_token_ids(answers.pop(one.stream_id, [])[:-1])
             self._use(prefix_hashes(one.salt, deployment, one.prompt_ids + answer)[:MAX_BLOCKS])
@@ -143,3 +187,7 @@ class HeldPrefixes:
         self._must_say_all = count is None or count < len(self._blocks)
         if self._must_say_all and count is not None:
             self._changed.set()
+
+
+def _said(salt: str, messages: Sequence[ChatTurn]) -> _Computed:
+    return _Computed(salt, text=conversation_text(messages))

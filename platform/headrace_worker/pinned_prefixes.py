@@ -9,6 +9,7 @@ from headrace_wire.messages import Prefill, PrefillPurpose
 from headrace_wire.prompt_caches import PINNED_SHARE, PromptCacheConfig, stable_prefix
 from headrace_worker.deployment_watch import DeploymentWatch
 from headrace_worker.engine import Engine, EngineInfo, RequestRefusedError
+from headrace_worker.held_prefixes import HeldPrefixes
 from headrace_worker.prefilling import Prefilling
 
 log = logging.getLogger(__name__)
@@ -20,9 +21,10 @@ WARM_SECONDS = 120.0
 class PinnedPrefixes:
     """Those of one deployment."""
 
-    def __init__(self, watch: DeploymentWatch, prefilling: Prefilling) -> None:
+    def __init__(self, watch: DeploymentWatch, prefilling: Prefilling, held: HeldPrefixes) -> None:
         self._watch = watch
         self._prefilling = prefilling
+        self._held = held
 
     async def warm(self, engine: Engine, info: EngineInfo) -> None:
         """Compute them one after the other, as far as they may fill the KV cache. Nothing else may need the engine.
@@ -45,6 +47,7 @@ class PinnedPrefixes:
             if ids:
                 self._prefilling.put(_prefill(cache, ids))
                 await self._prefilling.complete(engine, info)
+                self._held.pinned(cache.cache_salt, cache.messages)
 
 
 def _prefill(cache: PromptCacheConfig, ids: list[int]) -> Prefill:

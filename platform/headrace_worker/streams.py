@@ -106,7 +106,6 @@ class Streams:
     def attach(self, engine: Engine, info: EngineInfo, *, slots: int) -> None:
         """Use this engine from now on, for `slots` streams at once and what is spare beyond these."""
         self._starter.attach(engine, info)
-        self.held_prefixes.attach(info.cache_tokens)
         self._holds.max_held = info.max_num_seqs * (LIVE_PER_SLOT - 1)
         self.places.attach(slots)
 

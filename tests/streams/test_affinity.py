@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from apps.streams.gateway import Gateway
 from headrace_wire import codec, redis_keys
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.guard_policy import GuardTerms
-from headrace_wire.messages import GenerateRequest, SamplingParams
+from headrace_wire.messages import ChatTurn, GenerateRequest, SamplingParams
 from headrace_wire.prefix_index import PrefixIndex
 from tests.support.snapshots import TENANT_A, TENANT_B
 
@@ -23,6 +24,11 @@ def request(stream_id: str = "strm-1", *, salt: str = "salt", ids: Sequence[int]
     return GenerateRequest(
         stream_id, tenant, "sim", SamplingParams(max_tokens=8), salt, pack_token_ids(ids), guard=GuardTerms()
     )
+
+
+def said(*turns: ChatTurn, salt: str = "salt") -> GenerateRequest:
+    """Return a request as it is where the gateway cannot make its ids."""
+    return replace(request(salt=salt, ids=()), conversation=turns)
 
 
 async def register(gateway: Gateway, name: str, *, cache_tokens: int = 10_000) -> None:
@@ -66,9 +72,23 @@ async def test_prompts_are_named_only_where_workers_can_be_chosen(gateway: Gatew
     assert gateway.affinity.prefix(request()) == [], "only one has a prefix cache"
     await register(gateway, "worker-third")
     assert len(gateway.affinity.prefix(request())) == 15
-    assert gateway.affinity.prefix(request(ids=())) == [], "its worker makes the ids"
     gateway.affinity.seconds = 0.0
     assert gateway.affinity.prefix(request()) == []
+
+
+async def test_where_the_worker_makes_the_ids_the_text_is_named(gateway: Gateway) -> None:
+    for name in (HOLDER, OTHER):
+        await register(gateway, name)
+    system, question = ChatTurn("system", "You know the tides. " * 30), ChatTurn("user", "When is high tide?")
+    named = gateway.affinity.prefix(said(system, question))
+    assert len(named) == 4
+    assert gateway.affinity.prefix(said(system, ChatTurn("user", "Why?"))) == named
+    assert not set(gateway.affinity.prefix(said(system, question, salt="salt of b"))) & set(named)
+    index = PrefixIndex(gateway.functions)
+    await index.report(HOLDER, deployment="sim", lease_seconds=60, added=named)
+    assert await admit(gateway, said(system, question))
+    assert await gateway.redis.llen(redis_keys.own_bell_key(HOLDER)) == 1
+    assert await gateway.redis.llen(redis_keys.bell_key("sim")) == 0
 
 
 async def test_a_stream_that_still_waits_is_offered_to_all(gateway: Gateway, holder: str) -> None:

@@ -88,9 +88,13 @@ class Desk:
         guard: GuardTerms | None = GuardTerms(),  # noqa: B008  # frozen
         prompt_cache: PromptCacheUse | None = None,
         adapter: AdapterUse | None = None,
+        prefix: Sequence[bytes] = (),
         **sampling: object,
     ) -> str:
-        """Admit a stream; the prompt is ids, raw text or a conversation."""
+        """Admit a stream; the prompt is ids, raw text or a conversation.
+
+        For the length of a test it is left to the worker that holds `prefix`.
+        """
         stream_id = new_stream_id()
         ids = [i for i in prompt if isinstance(i, int)] if not isinstance(prompt, str) else []
         turns = [turn for turn in prompt if isinstance(turn, ChatTurn)] if not isinstance(prompt, str) else []
@@ -115,7 +119,13 @@ class Desk:
         await self.functions.call_many(
             [
                 self.log.open_call(stream_id, readers=[GATEWAY]),
-                self.queue.admit_call(request, queue_limit=1000, queue_timeout_seconds=queue_timeout_seconds),
+                self.queue.admit_call(
+                    request,
+                    queue_limit=1000,
+                    queue_timeout_seconds=queue_timeout_seconds,
+                    prefix=prefix,
+                    prefer_seconds=WAIT_SECONDS,
+                ),
             ]
         )
         return stream_id

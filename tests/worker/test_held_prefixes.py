@@ -10,8 +10,8 @@ from headrace_wire import redis_keys
 from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.functions import Reply
-from headrace_wire.messages import GenerateRequest, SamplingParams
-from headrace_wire.prefix_hashes import BLOCK_TOKENS, prefix_hashes
+from headrace_wire.messages import ChatTurn, GenerateRequest, SamplingParams
+from headrace_wire.prefix_hashes import BLOCK_TOKENS, conversation_text, prefix_hashes, text_hashes
 from headrace_wire.prefix_index import PrefixIndex
 from headrace_worker.held_prefixes import HeldPrefixes
 from headrace_worker.prefix_metrics import PrefixMetrics
@@ -27,6 +27,17 @@ def hashes(ids: list[int], salt: str = "salt") -> set[bytes]:
 
 def request(ids: list[int], stream_id: str = "strm-1") -> GenerateRequest:
     return GenerateRequest(stream_id, "t", "m", SamplingParams(max_tokens=8), "salt", pack_token_ids(ids))
+
+
+def said(text: str) -> GenerateRequest:
+    """Return a request whose worker makes the ids."""
+    turns = (ChatTurn("user", text),)
+    return GenerateRequest("strm-1", "t", "m", SamplingParams(max_tokens=8), "salt", conversation=turns)
+
+
+def names(*requests: GenerateRequest) -> set[bytes]:
+    """Return the hashes of what was said."""
+    return {name for one in requests for name in text_hashes("salt", "m", conversation_text(one.conversation))}
 
 
 class Account:
@@ -134,3 +145,35 @@ async def test_a_new_engine_holds_nothing(account: Account) -> None:
     account.held.attach(0)
     account.held.computed("salt", IDS)
     assert await account.noted() == set(), "it has no prefix cache"
+
+
+async def test_conversations_are_told_by_their_text(account: Account) -> None:
+    await account.enlist(ME, OTHER)
+    await account.begin()
+    account.held.computes(said("tides " * 100))
+    await account.until(lambda noted: noted == names(said("tides " * 100)))
+    account.held.ended(said("tides " * 100))
+    account.held.computes(said("Too short."))
+    account.held.computed("salt", IDS)
+    await account.until(lambda noted: noted == names(said("tides " * 100)) | hashes(IDS))
+
+
+async def test_pinned_prompt_caches_are_told_by_their_text_from_the_first_conversation_on(account: Account) -> None:
+    """Where gateways make the ids it would only take their place in the account."""
+    await account.enlist(ME, OTHER)
+    await account.begin()
+    pinned, other = said("tides " * 100), said("mills " * 100)
+    account.held.pinned("salt", pinned.conversation)
+    account.held.computes(request(IDS))
+    await account.until(lambda noted: noted == hashes(IDS))
+    account.held.computes(other)
+    await account.until(lambda noted: noted == hashes(IDS) | names(pinned, other))
+
+
+async def test_pinned_prompt_caches_are_told_by_their_text_where_no_gateway_can_make_ids(account: Account) -> None:
+    await account.enlist(ME, OTHER)
+    await account.begin()
+    account.held.attach(100 * BLOCK_TOKENS, goes_by_text=True)
+    pinned = said("tides " * 100)
+    account.held.pinned("salt", pinned.conversation)
+    await account.until(lambda noted: noted == names(pinned))

@@ -13,12 +13,13 @@ from headrace_wire.fleet import ModelAssets, WorkerState
 from headrace_wire.functions import Reply
 from headrace_wire.messages import ChatTurn, PromptCacheUse
 from headrace_wire.prefill_reports import PrefillReport
+from headrace_wire.prefix_hashes import conversation_text, prefix_hashes, text_hashes
 from headrace_wire.prompt_caches import PromptCacheConfig, stable_prefix
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.worker import Worker
 from tests.support.snapshots import simulated, snapshot
 from tests.worker.conftest import RunWorker
-from tests.worker.desk import Desk
+from tests.worker.desk import WAIT_SECONDS, Desk
 from tests.worker.prompts import prompt_cache
 
 
@@ -76,6 +77,46 @@ async def test_no_more_than_half_the_memory_is_filled(desk: Desk, run_worker: Ru
     async with worker_with(run_worker, small, prompt_cache("a"), prompt_cache("b")):
         assert await report_of(desk, "a") is not None
         assert await report_of(desk, "b") is None
+
+
+async def test_requests_go_to_the_worker_that_has_computed_it_whoever_makes_their_ids(
+    desk: Desk, run_worker: RunWorker
+) -> None:
+    """One was there when it was pinned, the other one came later: ids and text lead to the first one."""
+    engine = {"ttft_ms": 1, "tpot_ms": 1, "block_tokens": 32, "kv_tokens": 20_000}
+    deployment, cache = simulated("sim", engine_args=engine), prompt_cache("tides")
+    question = [*cache.messages, ChatTurn("user", "When is high tide?")]
+    async with worker_with(run_worker, deployment, cache) as holder:
+        await desk.answer(await desk.admit([ChatTurn("user", "Hello.")]))  # no gateway has made its ids
+        me, info = holder._lease.incarnation, holder._host.info
+        assert info is not None
+        ids = info.renderer.render(question)
+        by_ids = prefix_hashes("salt", "sim", stable_prefix(info.renderer.render, cache.messages))
+        by_text = text_hashes("salt", "sim", conversation_text(cache.messages))
+        async with run_worker(deployment, config=snapshot(2, deployment)) as other:
+            await desk.worker_that(
+                lambda info: info.incarnation == other._lease.incarnation and info.state is WorkerState.READY
+            )
+            await _until_noted(desk, me, {*by_ids, *by_text})
+            for _ in range(2):
+                asked = [
+                    await desk.admit(ids, prefix=prefix_hashes("salt", "sim", ids)),
+                    await desk.admit(question, prefix=text_hashes("salt", "sim", conversation_text(question))),
+                ]
+                for stream_id in asked:
+                    answer = await desk.answer(stream_id)
+                    assert answer.starts[0].owner == me
+                    assert answer.end.usage.cached_tokens >= len(by_ids) * 32
+
+
+async def _until_noted(desk: Desk, incarnation: str, hashes: set[bytes]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS), desk.redis.pubsub() as channel:
+        await channel.subscribe(redis_keys.fleet_channel())
+        while True:
+            noted: Reply = await desk.redis.smembers(redis_keys.held_key(incarnation))
+            if hashes <= set(noted):
+                return
+            await channel.get_message(timeout=0.05)
 
 
 # ---- the real engine
