@@ -73,7 +73,7 @@ class EngineHost:
         self._watch = watch
         self._streams = streams
         self._prefilling = prefilling
-        self._pinned = PinnedPrefixes(watch, prefilling, streams.held_prefixes)
+        self._pinned = PinnedPrefixes(watch, prefilling, streams.held_prefixes, streams.stable_prefix)
         self._adapters = adapters
         self._rest = rest
         self._lives = lives
@@ -215,6 +215,7 @@ class EngineHost:
                 tasks.create_task(self._answer_warm_ups(engine, info), name="warm-ups")
                 tasks.create_task(self._keep_registered(info), name="assets")
                 tasks.create_task(self._follow_adapters(), name="adapters")
+                tasks.create_task(self._pinned.keep(info), name="prompt caches")
                 tasks.create_task(self._watch_use(), name="use")
                 tasks.create_task(self._watch_health(), name="health")
                 tasks.create_task(self._prefilling.run(engine, info), name="prefills")

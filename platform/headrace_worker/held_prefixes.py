@@ -67,7 +67,8 @@ class HeldPrefixes:
         self._removed: dict[bytes, None] = {}
         self._must_say_all = True
         self._changed = asyncio.Event()
-        self._goes_by_text = False
+        self.goes_by_text = False
+        """Whether workers make the ids, as far as is known."""
         self._pinned: list[_Computed] = []
         """By their texts, until it is known that these matter."""
 
@@ -77,7 +78,7 @@ class HeldPrefixes:
         `goes_by_text`: no gateway can make prompt ids for it. Else the first conversation that comes tells that.
         """
         self._capacity = min(cache_tokens // BLOCK_TOKENS, MOST_BLOCKS)
-        self._goes_by_text = goes_by_text
+        self.goes_by_text = goes_by_text
         self._pinned.clear()
         self._blocks.clear()
         self._untold.clear()
@@ -90,15 +91,15 @@ class HeldPrefixes:
         if request.prompt_ids:
             self.computed(request.cache_salt, request.prompt_ids)
         elif request.conversation:
-            if not self._goes_by_text:
-                self._goes_by_text = True
+            if not self.goes_by_text:
+                self.goes_by_text = True
                 self._put_pinned()
             self._put_text(_said(request.cache_salt, request.conversation))
 
     def pinned(self, salt: str, messages: Sequence[ChatTurn]) -> None:
-        """The engine has computed a pinned prompt cache, whose ids it was told of."""
+        """The engine has a pinned prompt cache, or computes it soon; its ids are told as it does."""
         self._pinned.append(_said(salt, messages))
-        if self._goes_by_text:
+        if self.goes_by_text:
             self._put_pinned()
 
     def _put_pinned(self) -> None:

@@ -11,7 +11,8 @@ from headrace_guard.policy_store import PolicyMissingError, PolicyStore
 from headrace_wire import codec
 from headrace_wire.continuation import Exactness, NotExact
 from headrace_wire.interventions import Intervention
-from headrace_wire.messages import Ended, GenerateRequest, Started, StreamError
+from headrace_wire.messages import ChatTurn, Ended, GenerateRequest, Started, StreamError
+from headrace_wire.prompt_caches import stable_prefix
 from headrace_wire.token_log import TokenLog
 from headrace_worker.adapter_shelf import AdapterShelf
 from headrace_worker.engine import (
@@ -227,6 +228,15 @@ class Starter:
             yield
             if generation.is_unmoved:
                 await moved.wait()
+
+    async def stable_prefix(self, info: EngineInfo, messages: Sequence[ChatTurn]) -> list[int]:
+        """Return what prompts with these messages begin with, whatever is said then.
+
+        Raises:
+            RequestRefusedError: the model's template does not take them.
+        """
+        async with self._rendering:
+            return await asyncio.to_thread(stable_prefix, info.renderer.render, messages)
 
     async def _prompt_ids(self, request: GenerateRequest, info: EngineInfo) -> list[int]:
         if request.prompt_ids:

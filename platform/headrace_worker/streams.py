@@ -63,6 +63,7 @@ class Streams:
         self._requests: dict[str, Generation] = {}
         """Those that the engine has, by its name for them."""
         self._starter = Starter(token_log, self.publisher, guarding.policies, guarding.report, adapters)
+        self.stable_prefix = self._starter.stable_prefix
         adapters.in_use = self._adapters_in_use
         self._interventions = guarding.interventions
         self.held_prefixes = HeldPrefixes(PrefixIndex(functions), token_log, metrics.prefixes)

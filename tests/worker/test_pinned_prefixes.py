@@ -15,9 +15,9 @@ from headrace_wire.messages import ChatTurn, PromptCacheUse
 from headrace_wire.prefill_reports import PrefillReport
 from headrace_wire.prefix_hashes import conversation_text, prefix_hashes, text_hashes
 from headrace_wire.prompt_caches import PromptCacheConfig, stable_prefix
-from headrace_wire.snapshot import DeploymentConfig
+from headrace_wire.snapshot import ConfigSnapshot, DeploymentConfig
 from headrace_worker.worker import Worker
-from tests.support.snapshots import simulated, snapshot
+from tests.support.snapshots import publish_snapshot, simulated, snapshot
 from tests.worker.conftest import RunWorker
 from tests.worker.desk import WAIT_SECONDS, Desk
 from tests.worker.prompts import prompt_cache
@@ -77,6 +77,31 @@ async def test_no_more_than_half_the_memory_is_filled(desk: Desk, run_worker: Ru
     async with worker_with(run_worker, small, prompt_cache("a"), prompt_cache("b")):
         assert await report_of(desk, "a") is not None
         assert await report_of(desk, "b") is None
+
+
+async def test_one_that_is_saved_later_is_computed_by_workers_where_only_these_make_ids(
+    desk: Desk, run_worker: RunWorker
+) -> None:
+    """Until a conversation comes, nobody knows; then each change of the configuration is a reason to look."""
+    async with worker_with(run_worker, simulated("sim")):
+        await publish_snapshot(desk.redis, _pinning(2, "before"))
+        await desk.worker_that(lambda info: info.config_version == 2)
+        await desk.answer(await desk.admit([ChatTurn("user", "Hello.")]))
+        assert await report_of(desk, "before") is None
+        await publish_snapshot(desk.redis, _pinning(3, "before", "after"))
+        for name in ("before", "after"):
+            await _until_reported(desk, name)
+
+
+def _pinning(version: int, *names: str) -> ConfigSnapshot:
+    return replace(snapshot(version, simulated("sim")), prompt_caches=[prompt_cache(name) for name in names])
+
+
+async def _until_reported(desk: Desk, cache_id: str) -> None:
+    async with asyncio.timeout(WAIT_SECONDS), desk.redis.pubsub() as channel:
+        await channel.subscribe(redis_keys.fleet_channel())
+        while await report_of(desk, cache_id) is None:
+            await channel.get_message(timeout=0.05)
 
 
 async def test_requests_go_to_the_worker_that_has_computed_it_whoever_makes_their_ids(
