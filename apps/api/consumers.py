@@ -83,7 +83,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             await self.close(code=error.ws_close_code)
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
-        """Keep when it was read: it may have waited for its turn since."""
+        """Keep when it came: it may have waited for its turn since."""
         self._received_at = message.get(RECEIVED_AT)
         await super().websocket_receive(message)
 

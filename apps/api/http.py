@@ -43,7 +43,7 @@ class Exchange:
         self._send = send
         self._transport = transport_of(scope)
         self.started_at = time.perf_counter() if self._transport is None else self._transport.arrived_at
-        """`time.perf_counter()` when the request was read; where its durations start."""
+        """`time.perf_counter()` when the request had come in, whole; where its durations start."""
         self.request_id = f"req-{secrets.token_hex(8)}"
         self.stream_id = ""
         """Of the stream that the request became, for what is logged about it."""

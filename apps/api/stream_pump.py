@@ -50,7 +50,7 @@ class StreamPump:
     ) -> None:
         """`acknowledges`: the client sends `ack` frames; else what the transport has taken counts as delivered.
 
-        `arrived_at`: `time.perf_counter()` when the frame was read; now where it is not known.
+        `arrived_at`: `time.perf_counter()` when the frame had come in; now where it is not known.
         """
         self.stream_id: str | None = frame.stream_id if isinstance(frame, Resume) else None
         self.ended = False
@@ -239,7 +239,8 @@ class StreamPump:
         if ended is not None:
             self.ended = True
             for frame in final_frames(writer, answer):
-                await self._send(frame)
+                # At once: the answer's whole time ends when the last one is written.
+                await send_at_once(self._transport, frame.encode(), partial(self._send, frame))
 
     async def _tell_slow(self, writer: FrameWriter) -> None:
         """Say once, to a client that asked for it, that its stream is held until it acknowledges."""

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 EXTENSION = "headrace.transport"
 RECEIVED_AT = "headrace.received_at"
-"""Key, in a WebSocket's message, of `time.perf_counter()` at which the server had read it."""
+"""Key, in a WebSocket's message, of `time.perf_counter()` at which it had come in."""
 
 
 class Gate(Protocol):
@@ -19,7 +19,7 @@ class Transport(Protocol):
 
     stall_timeout_seconds: float
     arrived_at: float
-    """`time.perf_counter()` when the request was read; it may have waited for its turn since."""
+    """`time.perf_counter()` when the request had come in, whole; it may have waited since to be read."""
 
     @property
     def paused(self) -> bool:

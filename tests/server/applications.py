@@ -273,9 +273,9 @@ async def release(call: Call) -> None:
 
 
 async def times(call: Call) -> None:
-    """Tells when a request, or a message, was read and when the application had it, which is busy for `?busy=` s then.
+    """Tells when a request, or a message, had come in and when the application had it; it is busy for `?busy=` s then.
 
-    With `first` the busy time comes behind the head of the answer.
+    With `first` the busy time comes behind the head of the answer. What the kernel has of the answer is noted at once.
     """
     if call.is_websocket:
         await call.start()
@@ -294,6 +294,7 @@ async def times(call: Call) -> None:
         await call.finish()
     else:
         await call.answer([call.control.arrived_at, had_at])
+        call.journal.accepted_bytes = call.control.accepted_bytes
 
 
 async def abort(call: Call) -> None:

@@ -12,7 +12,7 @@ from daphne.http_protocol import WebRequest
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet.abstract import FileDescriptor
-from twisted.internet.tcp import Port
+from twisted.internet.tcp import Connection, Port
 from twisted.web.http import HTTPChannel, Request
 
 BORROWED: dict[type[Any], tuple[str, ...]] = {
@@ -27,7 +27,8 @@ BORROWED: dict[type[Any], tuple[str, ...]] = {
         "stopWriting",
         "writeSomeData",
     ),
-    Port: ("transport",),
+    Connection: ("_dataReceived", "doRead", "socket"),
+    Port: ("socket", "startListening", "transport"),
     HTTPChannel: (
         "_path",
         "_receivedHeaderCount",

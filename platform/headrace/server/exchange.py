@@ -84,8 +84,8 @@ class Exchange(ABC):
 
     def __init__(self, transport: "GatewayTransport", inbox_limit: int) -> None:
         self.transport = transport
-        self.arrived_at = time.perf_counter()
-        """When the request, or the handshake, was read: before it waits for its turn to be started."""
+        self.arrived_at = transport.arrived_at
+        """When the request, or the handshake, had come in: before it was read, and waits for its turn to be started."""
         self.gate = WriteGate()
         self.control = TransportControl(self)
         self.inbox = Inbox(transport, inbox_limit)

@@ -23,7 +23,7 @@ STALLED, PING_TIMEOUT = "stalled", "ping timeout"
 CLIENT_TIMEOUTS = frozenset({STALLED, PING_TIMEOUT})
 """Reasons to cut a connection that are its client's, or the network's on the way to it."""
 RECEIVED_AT = "headrace.received_at"
-"""Key of `time.perf_counter()` at which a WebSocket's message was read, in the message."""
+"""Key of `time.perf_counter()` at which a WebSocket's message had come in, in the message."""
 
 
 class ClientGoneError(ConnectionError):
@@ -92,7 +92,7 @@ class TransportControl:
     def __init__(self, exchange: "Exchange") -> None:
         self._transport = exchange.transport
         self.arrived_at = exchange.arrived_at
-        """`time.perf_counter()` when the request, or the handshake, was read."""
+        """`time.perf_counter()` when the request, or the handshake, had come in, whole."""
         self._gate = exchange.gate
         self._holds = 0
         self.send_now: Callable[[bytes], bool] = exchange.send_now

@@ -122,6 +122,8 @@ class HttpExchange(Exchange):
         else:
             self._stop_streaming()
         self._request.handle_reply(message)
+        if self.complete:
+            self.transport.flush_now()  # whoever sent the end measures next when that was
 
     def _send_streamed(self, message: Message) -> None:
         """Sends a part of the body through Twisted: the first one, and those of a body that is not chunked."""

@@ -1,11 +1,14 @@
 """The listening socket of the gateway."""
 
+# ruff: noqa: N802  The camel-case name is Twisted's.
+
 import resource
 import sys
 
 from twisted.internet import reactor, tcp
 from twisted.web.http import HTTPFactory
 
+from headrace.server.arrival import note_arrivals
 from headrace.server.config import ServerConfig
 from headrace.server.state import ServerState
 from headrace.server.transport import GatewayTransport, WriteFlusher
@@ -23,6 +26,11 @@ class Listener(tcp.Port):  # type: ignore[misc]  # Twisted ships no types
         self.state = state
         self.flusher = flusher
         super().__init__(config.port, factory, backlog=config.backlog, interface=config.host, reactor=reactor)
+
+    def startListening(self) -> None:
+        """See Twisted's port."""
+        super().startListening()
+        note_arrivals(self.socket)
 
     @property
     def address(self) -> tuple[str, int]:

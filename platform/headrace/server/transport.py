@@ -12,8 +12,9 @@ import termios
 import time
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet import tcp
+from twisted.internet import main, tcp
 
+from headrace.server.arrival import NOTES_BYTES, arrived_at
 from headrace.server.flow_control import STALLED, ClientGoneError
 
 if TYPE_CHECKING:
@@ -53,12 +54,7 @@ class WriteFlusher:
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         for transport in waiting:
-            try:
-                transport.flush()
-            except Exception:
-                # One connection's failure must not keep this tick's other connections from their bytes.
-                logger.exception("A connection could not be flushed and is cut.")
-                transport.abort("internal error")
+            transport.flush_now()
 
 
 class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no types
@@ -67,6 +63,8 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
     def __init__(self, sock: socket.socket, protocol: Any, client: Any, server: "Listener", *rest: Any) -> None:
         self.accepted_bytes = 0
         self.close_reason: str | None = None
+        self.arrived_at = time.perf_counter()
+        """`time.perf_counter()` at which the last of what was read had come in."""
         self.stall_timeout_seconds = server.config.stall_timeout_seconds
         # Twisted's one number for two things: how much to read at once, and where the producer is paused.
         self.bufferSize = server.config.write_mark_bytes
@@ -82,6 +80,19 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
         super().__init__(sock, protocol, client, server, *rest)
         self._state.connections.add(self)
         self._state.accepted_total += 1
+
+    # ---- reading
+
+    def doRead(self) -> Any:
+        """Twisted's, with the kernel's note of when it came."""
+        try:
+            data, notes, _flags, _address = self.socket.recvmsg(self.bufferSize, NOTES_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return main.CONNECTION_LOST
+        self.arrived_at = arrived_at(notes)
+        return self._dataReceived(data)
 
     # ---- accounting
 
@@ -138,9 +149,9 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
         """Hands the kernel what it takes of `data` at once; what it does not take is written as ever.
 
         `write` and the flush that follows are ten calls of Python for one `send`, more than everything else that a
-        token costs here.
+        token costs here. What was written in this tick already goes with it.
         """
-        sent = 0
+        sent, is_behind = 0, self._flush_queued
         if (
             self.connected
             and self.close_reason is None
@@ -156,6 +167,8 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
                 self._wake_accept_waiters()
         if sent < len(data):
             self.write(data[sent:])
+            if is_behind:
+                self.flush_now()
 
     def stopWriting(self) -> None:
         """Called by Twisted when all is written, and on the way to the end of the connection."""
@@ -163,12 +176,23 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
             self._polled = False
             super().stopWriting()
 
-    def flush(self) -> None:
-        """Hands the kernel what it will take; asks the poll for the rest, and for the end of a broken connection."""
+    def flush_now(self) -> None:
+        """Hands the kernel what was written in this tick, as much as it takes, unless that was done already.
+
+        The poll is asked for the rest, and for the end of a broken connection.
+        """
+        if not self._flush_queued:
+            return
         self._flush_queued = False
         if not self.connected or self.close_reason is not None:
             return
-        failed = self.doWrite()
+        try:
+            failed = self.doWrite()
+        except Exception:
+            # One connection's failure must not keep this tick's other connections from their bytes.
+            logger.exception("A connection could not be flushed and is cut.")
+            self.abort("internal error")
+            return
         if failed is not None or self.buffered_bytes():
             self._polled = True
             super().startWriting()

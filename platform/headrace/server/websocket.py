@@ -57,7 +57,8 @@ class GatewayWebSocket(WebSocketProtocol):  # type: ignore[misc]  # Daphne ships
         """A whole message came in."""
         if self.exchange is not None and not self.muted:
             content: Message = {"bytes": payload} if isBinary else {"text": payload.decode()}
-            self.exchange.inbox.put_nowait({"type": "websocket.receive", RECEIVED_AT: time.perf_counter(), **content})
+            message = {"type": "websocket.receive", RECEIVED_AT: self.transport.arrived_at, **content}
+            self.exchange.inbox.put_nowait(message)
 
     def onPing(self, payload: bytes) -> None:
         """Answers, unless the client leaves the answers unread: only the latest one is owed (RFC 6455, 5.5.3)."""

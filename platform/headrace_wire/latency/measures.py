@@ -7,9 +7,9 @@ class Measure(StrEnum):
     """Durations in seconds, one observation per stream; `GAP` has one per text after the first."""
 
     TTFT = "ttft"
-    """Request read to the first text written to its socket; the sum of the phases below."""
+    """Request come in to the first text written to its socket; the sum of the phases below."""
     ADMISSION = "admission"
-    """Request read to admitted: by the gateway's clock."""
+    """Request come in to admitted: by the gateway's clock."""
     QUEUE = "queue"
     """Admitted to claimed by a worker."""
     RETRIEVAL = "retrieval"
@@ -25,7 +25,7 @@ class Measure(StrEnum):
     GAP = "gap"
     """One text written to its socket to the next."""
     TOTAL = "total"
-    """Request read to the last byte handed to the transport."""
+    """Request come in to the last byte written to its socket."""
 
 
 PHASES = (Measure.ADMISSION, Measure.QUEUE, Measure.RETRIEVAL, Measure.PREFILL, Measure.GUARD, Measure.FLUSH)
