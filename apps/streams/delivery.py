@@ -6,7 +6,7 @@ delivery alone cannot tell (a trimmed delivery stream, a reconnect, its own full
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -60,6 +60,12 @@ class Delivery:
     def stream_ids(self) -> list[str]:
         """Return the streams that somebody reads here."""
         return list(self._subscriptions)
+
+    def crowds(self) -> Iterator[tuple[str, int]]:
+        """Yield streams that more than one reads here, and how many do."""
+        for stream_id, readers in self._subscriptions.items():
+            if len(readers) > 1:
+                yield stream_id, len(readers)
 
     def subscriptions(self) -> list[Subscription]:
         """Return everybody who reads here."""

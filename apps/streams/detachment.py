@@ -87,6 +87,10 @@ class Detachment:
             task.cancel()
         return departure
 
+    def stream_ids(self) -> list[str]:
+        """Return the streams that are attached here though nobody reads them."""
+        return list(self._waiting)
+
     def is_waiting(self, stream_id: str) -> bool:
         """Say whether the grace of a stream runs, or its policy acts."""
         return stream_id in self._waiting

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 from redis.asyncio import Redis
@@ -28,7 +28,14 @@ class Presence:
         """No other gateway is there, as far as was seen with the last entry."""
 
     async def show(
-        self, incarnation: str, *, is_draining: bool, streams: int, connections: int, websockets: int
+        self,
+        incarnation: str,
+        *,
+        is_draining: bool,
+        streams: int,
+        connections: int,
+        websockets: int,
+        readers: Mapping[str, int],
     ) -> bool:
         """Rewrite the entry; True when an operator wants this gateway to end.
 
@@ -39,7 +46,8 @@ class Presence:
             self._incarnation, self._last = incarnation, "0"
         state = WorkerState.DRAINING if is_draining else WorkerState.READY
         info = GatewayInfo(
-            incarnation, state, self._host, self._pid, self._started_at, streams, connections, websockets
+            *(incarnation, state, self._host, self._pid, self._started_at, streams, connections, websockets),
+            readers=dict(readers),
         )
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hset(redis_keys.gateways_key(), incarnation, codec.encode(info))

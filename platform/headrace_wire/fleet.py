@@ -116,6 +116,8 @@ class GatewayInfo(Struct, frozen=True, omit_defaults=True):
     """Streams that somebody reads through it: what is left of a drain."""
     connections: int = 0
     websockets: int = 0
+    readers: dict[str, int] = field(default_factory=dict)
+    """How many read a stream through it, by stream: only where that is not one. 0 while the last one may come back."""
 
 
 class TemplateProbe(Struct, frozen=True):

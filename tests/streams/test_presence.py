@@ -6,12 +6,14 @@ from collections.abc import Callable
 import pytest
 from redis.asyncio import Redis
 
+from apps.streams.detachment import Departure
 from apps.streams.gateway import Gateway
 from headrace_wire import codec, redis_keys
 from headrace_wire.draining import NotThereError, drain_gateway
 from headrace_wire.fleet import GatewayInfo, WorkerState
 from headrace_wire.functions import Reply
 from headrace_wire.messages import Cancel
+from headrace_wire.snapshot import DetachedPolicy
 
 WAIT_SECONDS = 30.0
 
@@ -35,6 +37,20 @@ async def test_it_shows_itself_until_it_ends(gateway: Gateway) -> None:
     assert (
         await shown(gateway.redis, lambda info: info.state is WorkerState.DRAINING)
     ).incarnation == gateway.incarnation
+
+
+async def test_it_tells_how_many_read_where_that_is_not_one(gateway: Gateway) -> None:
+    alone, *shared = [gateway.delivery.subscribe(stream_id) for stream_id in ("strm-1", "strm-2", "strm-2", "strm-2")]
+    gateway.detachment.departed(
+        Departure("strm-3", "a" * 32, DetachedPolicy.FINISH, 600.0, 0), gateway=gateway.incarnation
+    )
+    await shown(gateway.redis, lambda info: info.readers == {"strm-2": 3, "strm-3": 0})
+    gateway.detachment.returned("strm-3")
+    for one in shared[:2]:
+        one.close()
+    assert (await shown(gateway.redis, lambda info: not info.readers)).streams == 2
+    for one in (alone, *shared):
+        one.close()
 
 
 async def test_an_order_ends_it_once(gateway: Gateway) -> None:

@@ -66,6 +66,8 @@ class LiveStream:
     age: timedelta
     gateways: tuple[str, ...]
     """Those through which somebody reads it, or did when it was last looked."""
+    viewers: int
+    """How many read it, all gateways together, as of their last second."""
 
     @property
     def lag(self) -> int | None:
@@ -162,19 +164,17 @@ def _streams(stream_ids: Sequence[str], fleet: Fleet) -> list[LiveStream]:
         pipeline.xrevrange(redis_keys.log_key(stream_id, shard), count=1)
         pipeline.get(redis_keys.readers_key(stream_id, shard))
     reply: Reply = pipeline.execute() if stream_ids else []
-    rows = [
-        _stream(stream_id, *reply[3 * at : 3 * at + 3], now_ms=int(fleet.at.timestamp() * 1000))
-        for at, stream_id in enumerate(stream_ids)
-    ]
+    rows = [_stream(stream_id, *reply[3 * at : 3 * at + 3], fleet=fleet) for at, stream_id in enumerate(stream_ids)]
     return [row for row in rows if row is not None]
 
 
-def _stream(stream_id: str, record: Reply, tail: Reply, readers: Reply, *, now_ms: int) -> LiveStream | None:
+def _stream(stream_id: str, record: Reply, tail: Reply, readers: Reply, *, fleet: Fleet) -> LiveStream | None:
     f = {name: (raw or b"").decode() for name, raw in zip(_RECORD, record, strict=True)}
     if not f["state"] or StreamState(f["state"]).is_terminal:
         return None
     entry = codec.decode_log_entry(tail[0][1][b"d"]) if tail else None
     tokens = entry.seq - isinstance(entry, Ended) if entry is not None else 0
+    now_ms, gateways = int(fleet.at.timestamp() * 1000), tuple((readers or b"").decode().split())
     state = StreamState(f["state"])
     return LiveStream(
         stream_id,
@@ -190,7 +190,8 @@ def _stream(stream_id: str, record: Reply, tail: Reply, readers: Reply, *, now_m
         int(f["prompt"] or 0),
         int(f["attempts"] or 0),
         timedelta(milliseconds=max(0, now_ms - int(f["admitted_ms"] or now_ms))),
-        tuple((readers or b"").decode().split()),
+        gateways,
+        sum(fleet.gateways[one].readers.get(stream_id, 1) for one in gateways if one in fleet.gateways),
     )
 
 

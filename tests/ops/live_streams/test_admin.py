@@ -70,10 +70,12 @@ def test_it_shows_who_runs_where(
     said = text_of(answer)
     assert "40 streams" in said
     assert "gateway-1" in said
+    assert "Viewers" in said
     assert tenant.name in said
     row = next(line for line in answer.content.decode().split("<tr") if f'data-key="{stream_id}"' in line)
     assert ">decode<" in row
     assert ">7<" in row
+    assert "data-viewers>1<" in row
     assert f"/admin/usage/usagerecord/?q={stream_id}" in row
     assert f"/admin/guardrails/intervention/?q={stream_id}" in row
     assert f"/admin/tenants/auditevent/?q={stream_id}" in row

@@ -7,9 +7,11 @@ from redis import Redis
 from redis.client import Pipeline
 
 from apps.ops.live_streams.selectors import Phase, StreamFilter, live_stream_page, live_streams_get
+from headrace_wire import redis_keys
+from headrace_wire.ids import shard_of
 from headrace_wire.messages import StreamState
 
-from .conftest import GATEWAY, PaperFleet
+from .conftest import GATEWAY, OTHER_GATEWAY, PaperFleet
 
 ALL = StreamFilter()
 OTHER = "b" * 32
@@ -42,6 +44,17 @@ def test_each_stream_is_told_as_it_is(paper: PaperFleet) -> None:
     assert (row.gateways, row.tenant_id, row.deployment) == ((GATEWAY,), "a" * 32, "tiny")
     assert found[suspended[0]].reason == "slow_consumer"
     assert found[queued].worker == ""
+
+
+def test_viewers_of_all_gateways_are_counted(paper: PaperFleet, live_redis: Redis) -> None:
+    shared, left, usual, lonely = paper.admit(4)
+    paper.gateway(readers={shared: 3, left: 0})
+    paper.gateway(OTHER_GATEWAY, readers={shared: 2})
+    for stream_id, readers in ((shared, f"{GATEWAY} {OTHER_GATEWAY}"), (usual, f"{GATEWAY} gateway-gone")):
+        live_redis.set(redis_keys.readers_key(stream_id, shard_of(stream_id, redis_keys.LOG_SHARDS)), readers)
+    live_redis.delete(redis_keys.readers_key(lonely, shard_of(lonely, redis_keys.LOG_SHARDS)))
+    found = {row.stream_id: row.viewers for row in live_stream_page(wanted=ALL, deployments=["tiny"]).rows}
+    assert found == {shared: 5, left: 0, usual: 1, lonely: 0}
 
 
 def test_filters(paper: PaperFleet) -> None:
