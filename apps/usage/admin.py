@@ -67,7 +67,13 @@ class UsageRecordAdmin(ReadOnlyAdmin):
     fieldsets = [
         (
             None,
-            {"fields": ["stream_id", ("state", "finish_reason", "source"), ("admitted_at", "ended_at", "recorded_at")]},
+            {
+                "fields": [
+                    "stream_id",
+                    ("state", "finish_reason", "source", "worker"),
+                    ("admitted_at", "ended_at", "recorded_at"),
+                ]
+            },
         ),
         (
             _("Whose"),

@@ -6,6 +6,7 @@ from apps.tenants.entry_collector import Counts, EntryCollector
 from apps.tenants.references import LABEL_LENGTH, REF_LENGTH
 from apps.usage.enums import FinishReason, StreamState
 from apps.usage.metrics import USAGE_BACKLOG, USAGE_SET_ASIDE, USAGE_STORED
+from apps.usage.models import INCARNATION_LENGTH
 from apps.usage.services import usage_record
 from headrace_wire import redis_keys
 from headrace_wire.usage_events import UsageEvent, usage_event
@@ -50,7 +51,7 @@ def _read(entry_id: bytes, fields: dict[bytes, bytes]) -> UsageEvent:
     event = usage_event(fields)
     texts = {event.stream_id: REF_LENGTH, event.tenant_id: REF_LENGTH, event.api_key_id: REF_LENGTH}
     texts |= {event.user_id: REF_LENGTH, event.deployment_id: REF_LENGTH, event.deployment: LABEL_LENGTH}
-    texts |= {event.adapter: LABEL_LENGTH}
+    texts |= {event.adapter: LABEL_LENGTH, event.owner: INCARNATION_LENGTH}
     if not event.stream_id or any(len(text) > longest or "\0" in text for text, longest in texts.items()):
         raise ValueError("a text is missing, too long or not a text")
     numbers = (event.prompt_tokens, event.cached_tokens, event.completion_tokens, event.cost_micros)

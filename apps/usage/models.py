@@ -16,6 +16,9 @@ from apps.tenants.models import Tenant
 from apps.tenants.references import LABEL_LENGTH, REF_LENGTH
 from apps.usage.enums import AnswerSource, Bucket, Channel, FinishReason, StreamState
 
+INCARNATION_LENGTH = 64
+"""Of a worker's name for one of its lives."""
+
 
 class Attribution(models.Model):
     """Whose usage it is, in ids and words of that time: a ledger outlives what it speaks of.
@@ -73,6 +76,11 @@ class UsageRecord(Attribution):
         choices=AnswerSource,
         default=AnswerSource.ENGINE,
         help_text=_("What was not computed for it counts tokens only where the response cache's policy says so."),
+    )
+    worker = models.CharField(
+        max_length=INCARNATION_LENGTH,
+        blank=True,
+        help_text=_("Which had it at its end; none where no worker did, or another caller's answer was ready already."),
     )
     admitted_at = models.DateTimeField(help_text=_("Budgets and sums count it there."))
     ended_at = models.DateTimeField(db_index=True)

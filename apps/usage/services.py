@@ -15,6 +15,7 @@ from apps.usage.buckets import bucket_start
 from apps.usage.enums import Bucket
 from apps.usage.models import Attribution, UsageRecord, UsageRollup
 from apps.usage.upserts import SUMMED, rollups_add, rows_insert_new
+from headrace_wire.ids import GATEWAY_KIND
 from headrace_wire.usage_events import UsageEvent
 
 EXPIRE_BATCH = 5_000
@@ -22,6 +23,7 @@ ORPHAN_DAYS = 30
 """How long records are kept whose tenant is gone."""
 
 _ATTRIBUTION = tuple(field.name for field in Attribution._meta.fields)
+_GATEWAYS = f"{GATEWAY_KIND}-"
 _ONCE = ("tenant_ref", "bucket", "start_at", "api_key_ref", "user_ref", "deployment_ref", "deployment_label")
 
 
@@ -91,6 +93,7 @@ class _Names:
             state=event.state.value,
             finish_reason=event.finish_reason.value,
             source=event.source.value,
+            worker="" if event.owner.startswith(_GATEWAYS) else event.owner,
             prompt_tokens=event.prompt_tokens,
             cached_tokens=event.cached_tokens,
             completion_tokens=event.completion_tokens,

@@ -48,6 +48,8 @@ class UsageEvent(Struct, frozen=True, kw_only=True):
     """Unix milliseconds by Redis' clock, as the one below."""
     ended_ms: int = 0
     source: AnswerSource = AnswerSource.ENGINE
+    owner: str = ""
+    """Incarnation that had it at its end: a worker, or the gateway that ended what no worker had."""
 
 
 def usage_event(fields: Mapping[bytes, bytes]) -> UsageEvent:
@@ -74,6 +76,7 @@ def usage_event(fields: Mapping[bytes, bytes]) -> UsageEvent:
         admitted_ms=number("admitted_ms"),
         ended_ms=number("ended_ms"),
         source=AnswerSource(text.get("source") or AnswerSource.ENGINE),
+        owner=text.get("owner", ""),
     )
 
 
@@ -85,5 +88,5 @@ def usage_fields(event: UsageEvent) -> Sequence[str | int]:
         *("state", event.state.value, "finish", event.finish_reason.value),
         *("prompt", event.prompt_tokens, "cached", event.cached_tokens, "completion", event.completion_tokens),
         *("cost", event.cost_micros, "admitted_ms", event.admitted_ms, "ended_ms", event.ended_ms),
-        *("source", event.source.value),
+        *("source", event.source.value, "owner", event.owner),
     ]

@@ -28,6 +28,7 @@ from headrace_wire.usage_events import AnswerSource
 from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, api_key
 
 from .answers_desk import PATIENCE, TEXT, Desk, caller
+from .conftest import WORKER
 
 
 async def test_50_identical_requests_run_once_and_one_cancel_disturbs_nobody(desk: Desk) -> None:
@@ -52,6 +53,7 @@ async def test_50_identical_requests_run_once_and_one_cancel_disturbs_nobody(des
     assert sum(event.completion_tokens for event in rows.values()) == 5
     assert rows[quitter.stream_id].state is StreamState.CANCELLED
     assert {rows[started.stream_id].source for started in others} == {AnswerSource.SHARED}
+    assert {rows[started.stream_id].owner for started in others} == {WORKER}, "who wrote it"
 
 
 async def test_the_last_caller_that_cancels_stops_the_engine(desk: Desk) -> None:

@@ -47,12 +47,13 @@ def test_a_stream_is_stored_with_everything_that_it_names(
         "user_id": membership.user_id.hex,
         "deployment_id": deployment.id.hex,
     }
-    cut = event("strm-1", **ids, state=StreamState.CANCELLED, finish_reason=FinishReason.ABORT)
-    write(live_redis, cut, event("strm-2", **ids))
+    cut = event("strm-1", **ids, owner="worker-1", state=StreamState.CANCELLED, finish_reason=FinishReason.ABORT)
+    write(live_redis, cut, event("strm-2", **ids, owner="gateway-1"))
     assert usage_collect_task() == 2
     record = UsageRecord.objects.for_tenant(membership.tenant).get(stream_id="strm-1")
     assert (record.api_key, record.user, record.deployment) == (key, membership.user, deployment)
-    assert (record.state, record.finish_reason) == ("cancelled", "abort")
+    assert (record.state, record.finish_reason, record.worker) == ("cancelled", "abort", "worker-1")
+    assert not UsageRecord.all_tenants.get(stream_id="strm-2").worker, "a gateway ended what no worker had"
     assert (record.tenant_label, record.user_label, record.deployment_label) == ("Acme", "ann@example.com", "tiny")
     assert (record.ended_at - record.admitted_at).total_seconds() == 1.5
     for bucket in ("hour", "day"):

@@ -179,6 +179,7 @@ async def test_the_ledger_gets_one_event_whoever_settles_how_often(wire: Wire) -
         cost_micros=2 * 2 + 4 + 3 * 3,
         admitted_ms=event.admitted_ms,
         ended_ms=event.ended_ms,
+        owner=WORKER,
     )
     assert 0 < event.admitted_ms <= event.ended_ms
 

@@ -23,6 +23,7 @@ FULL = UsageEvent(
     cost_micros=11,
     admitted_ms=1_000,
     ended_ms=2_000,
+    owner="worker-1",
 )
 
 

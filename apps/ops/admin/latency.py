@@ -73,6 +73,7 @@ def _links(request: HttpRequest, scope: LatencyScope) -> Links:
             "deployment_label": scope.deployment,
             "tenant__id__exact": scope.tenant_id,
             "api_key_ref": scope.key_id,
+            "worker": scope.worker,
         }
         url = _with_query(
             reverse("admin:usage_usagerecord_changelist"), ended, "ended_at__gte={from}&admitted_at__lt={to}"

@@ -10,8 +10,8 @@ local function riders_of(record_key)
   return (string.gsub(record_key, ':stream:', ':riders:', 1))
 end
 
--- Book one rider and end its record. `used`: {prompt, completion} of the answer.
-local function rider_book(record_key, usage_key, soft_limits_key, id, packed, state, finish, used, keep_ms, now)
+-- Book one rider and end its record. `used`: {prompt, completion} of the answer; `owner`: who wrote it, nil for not known.
+local function rider_book(record_key, usage_key, soft_limits_key, id, packed, state, finish, used, keep_ms, now, owner)
   local r = cmsgpack.unpack(packed)
   local reserved, counts = cmsgpack.unpack(r[1]), r[2] == 1 and state == 'finished'
   local prompt, completion = counts and used[1] or 0, counts and used[2] or 0
@@ -22,15 +22,16 @@ local function rider_book(record_key, usage_key, soft_limits_key, id, packed, st
   redis.call('XADD', usage_key, '*', 'stream', id, 'tenant', f[1] or '', 'key', payer[1], 'user', payer[2],
     'deployment_id', payer[3], 'adapter', payer[4] or '', 'deployment', f[2] or '', 'state', state, 'finish', finish,
     'prompt', int(prompt), 'cached', int(prompt), 'completion', int(completion), 'cost', int(cost),
-    'admitted_ms', int(r[3]), 'ended_ms', int(now), 'source', 'shared')
+    'admitted_ms', int(r[3]), 'ended_ms', int(now), 'source', 'shared', 'owner', owner or '')
 end
 
 -- The host has ended: so have its riders.
-local function riders_settle(stream_prefix, host_key, usage_key, soft_limits_key, state, finish, used, keep_ms, now)
+local function riders_settle(stream_prefix, host_key, usage_key, soft_limits_key, state, finish, used, keep_ms, now, owner)
   local key = riders_of(host_key)
   local riders = redis.call('HGETALL', key)
   for i = 1, #riders, 2 do
-    rider_book(stream_prefix .. riders[i], usage_key, soft_limits_key, riders[i], riders[i + 1], state, finish, used, keep_ms, now)
+    rider_book(stream_prefix .. riders[i], usage_key, soft_limits_key, riders[i], riders[i + 1], state, finish, used, keep_ms, now,
+      owner)
   end
   if #riders > 0 then redis.call('DEL', key) end
 end

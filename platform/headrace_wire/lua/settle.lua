@@ -47,7 +47,7 @@ define('settle', function(keys, args)
   redis.call('HSET', keys[1], unpack(left))
   redis.call('PEXPIRE', keys[1], args[4])
   if f[11] then
-    riders_settle(keys[6], keys[1], keys[3], keys[4], args[3], args[5], { prompt, completion }, args[4], now)
+    riders_settle(keys[6], keys[1], keys[3], keys[4], args[3], args[5], { prompt, completion }, args[4], now, f[10])
     if args[3] == 'finished' then
       redis.call('RPUSH', keys[7], args[1])
       redis.call('LTRIM', keys[7], -4096, -1)
@@ -59,6 +59,6 @@ define('settle', function(keys, args)
   redis.call('XADD', keys[3], '*', 'stream', args[1], 'tenant', f[4] or '', 'key', payer[1], 'user', payer[2],
     'deployment_id', payer[3], 'adapter', payer[4] or '', 'deployment', f[5] or '', 'state', args[3], 'finish', args[5],
     'prompt', int(prompt), 'cached', int(cached), 'completion', int(completion), 'cost', int(cost),
-    'admitted_ms', f[6] or '0', 'ended_ms', int(now))
+    'admitted_ms', f[6] or '0', 'ended_ms', int(now), 'owner', f[10] or '')
   return 1
 end)

@@ -100,15 +100,16 @@ def test_the_time_beside_it_has_the_same_steps(admin_client: Client, tenant: Ten
 def test_a_point_leads_to_the_streams_that_were_there(
     admin_client: Client, tenant: Tenant, deployment: ModelDeployment
 ) -> None:
-    key = uuid4().hex
-    asked = {"tenant": str(tenant.pk), "deployment": deployment.name, "key": key}
+    key, worker = uuid4().hex, "worker-1"
+    asked = {"tenant": str(tenant.pk), "deployment": deployment.name, "key": key, "worker": worker}
     live, ended = admin_client.get(NUMBERS, asked).json()["links"]
     assert live["within"] == 120
     page = admin_client.get(live["url"])
     assert page.status_code == 200
     assert page.context["filter"].wanted().deployment == deployment.name
     assert ended["within"] is None
-    for number, (admitted, took) in enumerate(((0, 1), (2, 1), (2, 9), (6, 1), (9, 1))):
+    spans = ((0, 1, worker), (2, 1, worker), (2, 9, worker), (6, 1, worker), (9, 1, worker), (6, 1, "worker-2"))
+    for number, (admitted, took, owner) in enumerate(spans):
         at = NOON + admitted * MINUTE
         usage_record(
             events=[
@@ -117,6 +118,7 @@ def test_a_point_leads_to_the_streams_that_were_there(
                     tenant_id=tenant.pk.hex,
                     deployment=deployment.name,
                     api_key_id=key,
+                    owner=owner,
                     admitted_at=at,
                     ended_ms=int((at + took * MINUTE).timestamp() * 1000),
                 )
