@@ -53,7 +53,10 @@ class StampedSocket:
         """As a writer of asyncio's; there is nothing to wait for."""
 
     def _read(self) -> None:
-        data, notes, *_ = self._socket.recvmsg(_READ_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
+        try:
+            data, notes, *_ = self._socket.recvmsg(_READ_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
+        except ConnectionError:  # it was cut
+            data, notes = b"", []
         if data:
             seconds, nanoseconds = _TIMESPEC.unpack(notes[0][2])
             self._take(data, seconds - self._ahead + nanoseconds / 1e9)
@@ -100,12 +103,22 @@ class _StampedReader(asyncio.StreamReader):
         return data
 
 
-class _StampedSocketConnection:
-    """As much of a WebSocket as `WebSocketClient` needs."""
+class WebSocketEndedError(Exception):
+    """The server has ended a connection."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__(f"the connection has ended (close code {code})")
+        self.code = code
+        """Of its close frame; None where none came."""
+
+
+class StampedWebSocket:
+    """As much of a WebSocket as load clients need. What comes is taken off the wire at once."""
 
     def __init__(self, protocol: ClientProtocol) -> None:
         self._protocol = protocol
-        self._messages: asyncio.Queue[tuple[bytes, float]] = asyncio.Queue()
+        self._messages: asyncio.Queue[tuple[bytes, float] | None] = asyncio.Queue()
+        """None is the end."""
         self.pongs: asyncio.Queue[float] = asyncio.Queue()
         self.opened = asyncio.Event()
         self.socket: StampedSocket
@@ -115,6 +128,7 @@ class _StampedSocketConnection:
         """See `StampedSocket`."""
         if not data:
             self._protocol.receive_eof()
+            self._messages.put_nowait(None)
             return
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
@@ -138,8 +152,17 @@ class _StampedSocketConnection:
         self.flush()
 
     async def recv(self, *, decode: Literal[False]) -> bytes:  # noqa: ARG002  # as `WebSocketClient` calls it
-        """Returns the next message's bytes."""
-        message, self.last_arrived_at = await self._messages.get()
+        """Returns the next message's bytes.
+
+        Raises:
+            WebSocketEndedError: There is none, and none will be.
+        """
+        found = await self._messages.get()
+        if found is None:
+            self._messages.put_nowait(None)  # whoever asks again is told again
+            said = self._protocol.close_rcvd
+            raise WebSocketEndedError(None if said is None else said.code)
+        message, self.last_arrived_at = found
         return message
 
     def arrived_at(self) -> float:
@@ -168,7 +191,7 @@ async def stamped_sse_client(host: str, port: int, *, model: str, key: str) -> A
 @asynccontextmanager
 async def stamped_websocket_client(host: str, port: int, *, model: str, key: str) -> AsyncIterator[WebSocketClient]:
     """Connects for `headrace.v1`."""
-    async with _stamped_connection(host, port, key) as connection:
+    async with stamped_websocket(host, port, key) as connection:
         yield WebSocketClient(connection, model, arrived_at=connection.arrived_at)
 
 
@@ -177,12 +200,12 @@ async def pinging(host: str, port: int, *, key: str, every_seconds: float) -> As
     """Yields a list that gets the way to the server and back, again and again: how late it is to read what came."""
     ways: list[float] = []
 
-    async def ping(connection: _StampedSocketConnection) -> None:
+    async def ping(connection: StampedWebSocket) -> None:
         while True:
             ways.append(await connection.ping())
             await asyncio.sleep(every_seconds)
 
-    async with _stamped_connection(host, port, key) as connection:
+    async with stamped_websocket(host, port, key) as connection:
         task = asyncio.create_task(ping(connection))
         try:
             yield ways
@@ -192,9 +215,10 @@ async def pinging(host: str, port: int, *, key: str, every_seconds: float) -> As
 
 
 @asynccontextmanager
-async def _stamped_connection(host: str, port: int, key: str) -> AsyncIterator[_StampedSocketConnection]:
+async def stamped_websocket(host: str, port: int, key: str) -> AsyncIterator[StampedWebSocket]:
+    """Connects for `headrace.v1`, without the load client on it."""
     protocol = ClientProtocol(parse_uri(f"ws://{host}:{port}/v1/ws"), subprotocols=[SUBPROTOCOL])  # type: ignore[list-item]  # a NewType of str
-    connection = _StampedSocketConnection(protocol)
+    connection = StampedWebSocket(protocol)
     connection.socket = StampedSocket(socket.create_connection((host, port)), connection.take)
     request = protocol.connect()
     request.headers["Authorization"] = f"Bearer {key}"

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 2, 3, 4
 INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, GPU_IS_LOST = 7, 9, 15
@@ -156,8 +158,13 @@ class NvmlLibrary:
         return error
 
 
-def install(monkeypatch: pytest.MonkeyPatch, library: NvmlLibrary | None) -> None:
+def install(monkeypatch: "pytest.MonkeyPatch", library: NvmlLibrary | None) -> None:
     """Has `import pynvml` find NVIDIA's Python binding, unused yet, with this library instead of a driver's."""
+    load_binding(library, lambda module: monkeypatch.setitem(sys.modules, "pynvml", module))
+
+
+def load_binding(library: NvmlLibrary | None, register: Callable[[ModuleType], None]) -> None:
+    """Loads NVIDIA's binding anew; `register` has to put it among the modules as `pynvml` before it is run."""
     vllm = find_spec("vllm")
     assert vllm is not None, "make setup installs vLLM"
     assert vllm.origin is not None
@@ -165,7 +172,7 @@ def install(monkeypatch: pytest.MonkeyPatch, library: NvmlLibrary | None) -> Non
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "pynvml", module)  # it looks itself up there
+    register(module)  # it looks itself up there
     spec.loader.exec_module(module)
     if library is not None:
         module.__dict__["nvmlLib"] = library

@@ -1,21 +1,22 @@
 """Clients that have one stream after another, whose habits a test changes while they run; each notes what it saw.
 
-WebSockets with acknowledgements. Nothing here is timed: what is changed holds for streams that begin after it, and
-`renewed` returns when only such streams are left.
+WebSockets with acknowledgements; when a text came is what the kernel noted, however late a client reads it. Nothing
+here is timed: what is changed holds for streams that begin after it, and `renewed` returns when only such streams are
+left.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from urllib.parse import urlsplit
 
 from headrace_wire.cancellation import cancel_and_wait
+from headrace_wire.latency.measures import Measure
+from tests.load.stamped_clients import StampedWebSocket, WebSocketEndedError, stamped_websocket
 from tests.support.live_stack import LiveStack
 
 STALLED_CODE = 4408
@@ -27,6 +28,7 @@ class Habits:
     """How the clients of one deployment ask and read."""
 
     clients: int = 1
+    tokens: int = 16
     prompt: Callable[[int], str] = lambda number: f"Tell me of wheel {number}."
     """By the number of the stream."""
     api_key: str = ""
@@ -36,22 +38,30 @@ class Habits:
     """Before each acknowledgement."""
     acknowledge_every: int = 4
     is_dark: Callable[[int], bool] = lambda _: False
-    """Whether nothing comes back from the client of that stream once it has its first text."""
+    """Whether nothing comes back from the client of that stream: it acknowledges nothing."""
 
 
 @dataclass
 class Seen:
-    """What clients saw of all streams so far, in seconds by their own clock."""
+    """What clients saw of all streams so far, in seconds: from their requests, by the kernel's clock for what came."""
 
-    ttfts: list[float] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    totals: list[float] = field(default_factory=list)
-    told_ttfts: list[float] = field(default_factory=list)
-    """What the gateway said at the end of each."""
+    durations: dict[Measure, list[float]] = field(
+        default_factory=lambda: {Measure.TTFT: [], Measure.GAP: [], Measure.TOTAL: []}
+    )
+    unsure: dict[Measure, int] = field(default_factory=dict)
+    """How many of them ended, or began, with a text that has the time of the next one: both were read at once."""
     streams: int = 0
     tokens: int = 0
     cut: int = 0
     """Streams that were closed because nothing was acknowledged."""
+
+    def take(self, measure: Measure, seconds: float) -> None:
+        """Notes one."""
+        self.durations[measure].append(seconds)
+
+    def doubt(self, measure: Measure, count: int) -> None:
+        """Notes that so many of them are not known exactly."""
+        self.unsure[measure] = self.unsure.get(measure, 0) + count
 
 
 @dataclass
@@ -60,7 +70,6 @@ class SteadyLoad:
 
     stack: LiveStack
     deployment: str
-    tokens: int
     habits: Habits
     seen: Seen = field(default_factory=Seen)
     _clients: list[asyncio.Task[None]] = field(default_factory=list)
@@ -120,23 +129,22 @@ class SteadyLoad:
             self._running.pop(number, None)
             self._tell()
 
-    def _connected(self, api_key: str) -> Any:
-        headers = {"Authorization": f"Bearer {api_key or self.stack.api_key}"}
-        # Frames are taken off the wire, whatever the client makes of them: a close frame is never missed.
-        options: dict[str, Any] = {"subprotocols": ["headrace.v1"], "max_queue": None, "ping_interval": None,
-                                   "open_timeout": None}  # fmt: skip
-        return connect(self.stack.ws_url, additional_headers=headers, **options)
+    def _connected(self, api_key: str) -> AbstractAsyncContextManager[StampedWebSocket]:
+        address = urlsplit(self.stack.base_url)
+        assert address.hostname is not None
+        assert address.port is not None
+        return stamped_websocket(address.hostname, address.port, api_key or self.stack.api_key)
 
-    async def _streams(self, number: int, connection: ClientConnection) -> None:
+    async def _streams(self, number: int, connection: StampedWebSocket) -> None:
         """Has streams until others, or somebody else, shall have them."""
         api_key = self.habits.api_key
         while number < self.habits.clients and not self._is_over and self.habits.api_key == api_key:
             habits = self._running[number] = self.habits
             self._tell()
             try:
-                await self._stream(connection, habits)
-            except ConnectionClosed as error:
-                if error.rcvd is None or error.rcvd.code != STALLED_CODE:
+                await _Stream(self, habits, connection).run()
+            except WebSocketEndedError as error:
+                if error.code != STALLED_CODE:
                     raise
                 self.seen.cut += 1
                 return  # and connect again
@@ -144,49 +152,74 @@ class SteadyLoad:
                 del self._running[number]
                 self._tell()
 
-    async def _stream(self, connection: ClientConnection, habits: Habits) -> None:
-        seen, number = self.seen, self.seen.streams
-        seen.streams += 1
-        prompt, is_dark = [{"role": "user", "content": habits.prompt(number)}], habits.is_dark(number)
-        frame = {"type": "generate", "model": self.deployment, "messages": prompt, "max_tokens": self.tokens}
+
+class _Stream:
+    """One stream as its client sees it."""
+
+    def __init__(self, load: SteadyLoad, habits: Habits, connection: StampedWebSocket) -> None:
+        self._seen, self._habits, self._connection = load.seen, habits, connection
+        self._deployment, self._number = load.deployment, load.seen.streams
+        self._seen.streams += 1
+        self._asked_at = self._last_at = 0.0
+        self._texts = self._seq = self._acknowledged = 0
+
+    async def run(self) -> None:
+        """Asks, and reads to the end.
+
+        Raises:
+            WebSocketEndedError: The connection did first; what came counts.
+        """
+        habits = self._habits
+        frame: dict[str, Any] = {
+            "type": "generate",
+            "model": self._deployment,
+            "messages": [{"role": "user", "content": habits.prompt(self._number)}],
+            "max_tokens": habits.tokens,
+        }
         if habits.window is not None:
             frame["window"] = habits.window
-        asked_at, last_at, acknowledged = time.perf_counter(), 0.0, 0
-        await connection.send(json.dumps(frame))
-        async for told in _frames(connection):
-            now = time.perf_counter()
-            if told["type"] == "end":
-                seen.totals.append(now - asked_at)
-                seen.told_ttfts.append(told["timings"]["ttft_ms"] / 1000)
-                seen.tokens += told["usage"]["completion_tokens"]
-                return
-            if told["type"] != "delta":
-                assert told["type"] in {"started", "queued", "waiting"}, told
-                continue
-            if last_at:
-                seen.gaps.append(now - last_at)
-            else:
-                seen.ttfts.append(now - asked_at)
-            last_at = now
-            if is_dark:
-                await connection.wait_closed()
-            if told["seq"] >= acknowledged + habits.acknowledge_every:
-                await asyncio.sleep(habits.pause_seconds)
-                acknowledged = told["seq"]
-                await connection.send(json.dumps({"type": "ack", "stream_id": told["stream_id"], "seq": acknowledged}))
+        text = json.dumps(frame)
+        self._asked_at = time.perf_counter()
+        await self._connection.send(text)
+        try:
+            while True:
+                told = json.loads(await self._connection.recv(decode=False))
+                if told["type"] == "end":
+                    self._seen.take(Measure.TOTAL, self._connection.last_arrived_at - self._asked_at)
+                    self._seq = told["usage"]["completion_tokens"]
+                    return
+                if told["type"] == "delta":
+                    await self._take(told)
+                else:
+                    assert told["type"] in {"started", "queued", "waiting"}, told
+        finally:
+            self._seen.tokens += self._seq
 
-
-async def _frames(connection: ClientConnection) -> AsyncIterator[dict[str, Any]]:
-    while True:
-        yield json.loads(await connection.recv())
+    async def _take(self, delta: dict[str, Any]) -> None:
+        """Notes a text, and acknowledges where it is time to."""
+        now, habits = self._connection.last_arrived_at, self._habits
+        self._texts, self._seq = self._texts + 1, delta["seq"]
+        if self._texts == 1:
+            self._seen.take(Measure.TTFT, now - self._asked_at)
+        else:
+            self._seen.take(Measure.GAP, now - self._last_at)
+            if now == self._last_at:  # the one before came earlier, nobody knows when: its gap, or TTFT, and this one
+                self._seen.doubt(Measure.GAP, 1 if self._texts == 2 else 2)
+                self._seen.doubt(Measure.TTFT, int(self._texts == 2))
+        self._last_at = now
+        if not habits.is_dark(self._number) and self._seq >= self._acknowledged + habits.acknowledge_every:
+            await asyncio.sleep(habits.pause_seconds)
+            self._acknowledged = self._seq
+            acknowledgement = {"type": "ack", "stream_id": delta["stream_id"], "seq": self._seq}
+            await self._connection.send(json.dumps(acknowledgement))
 
 
 @asynccontextmanager
-async def steady_loads(loads: dict[str, SteadyLoad]) -> AsyncIterator[None]:
+async def steady_loads(loads: Collection[SteadyLoad]) -> AsyncIterator[None]:
     """Has all clients run; what is left of them is dropped at the end."""
-    for load in loads.values():
+    for load in loads:
         load.change(load.habits)
     try:
         yield
     finally:
-        await asyncio.gather(*(load.drop() for load in loads.values()))
+        await asyncio.gather(*(load.drop() for load in loads))

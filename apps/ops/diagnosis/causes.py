@@ -210,9 +210,7 @@ def network_timeouts(now: Observation, before: Observation, moved: Moved) -> Fin
 def memory_full(now: Observation, before: Observation, moved: Moved) -> Finding | None:
     """The KV cache, or the memory itself, has no room left."""
     usage, usage_before = now.fleet.kv_cache_usage_most, before.fleet.kv_cache_usage_most
-    # Some wait for room, and those that run lose theirs to others: both are its doing, and so are preemptions.
-    slower = _explains(moved, Measure.TPOT) or _explains(moved, Measure.GAP)
-    explained = [one for one in (_explains(moved, Measure.QUEUE), _explains(moved, Measure.PREFILL), slower) if one]
+    explained = _by_memory(moved)
     memory, memory_before = now.fleet.memory_usage or 0.0, before.fleet.memory_usage or 0.0
     kv_is_full = usage >= FULL and usage_before < FULL
     memory_is_full = memory >= FULL and memory_before < FULL
@@ -248,6 +246,8 @@ def model_not_unloaded(now: Observation, before: Observation, moved: Moved) -> F
     action = "Drain and stop the workers of models that nobody asks for."
     share = max((movement.share for movement in moved.values()), default=0.0)
     seconds = max((movement.seconds for movement in moved.values()), default=0.0)
+    # It is why memory is full: never less than that.
+    seconds = max(seconds, sum(one.seconds for one in _by_memory(moved)))
     return Finding(Cause.MODEL_NOT_UNLOADED, evidence, action, share, seconds)
 
 
@@ -273,14 +273,15 @@ def throughput_swings(now: Observation, before: Observation, moved: Moved) -> Fi
 
 def gateway(now: Observation, before: Observation, moved: Moved) -> Finding | None:
     """The gateway's own part: reading and admitting requests, and bringing the first token to the client."""
-    late = _explains(moved, Measure.ADMISSION) or _explains(moved, Measure.FLUSH)
-    if late is None or late.mean - late.mean_before < 0.05:
+    late = [one for one in (_explains(moved, Measure.ADMISSION), _explains(moved, Measure.FLUSH)) if one]
+    if sum(one.mean - one.mean_before for one in late) < 0.05:
         return None
-    evidence = [late.says + "."]
+    evidence = [one.says + "." for one in late]
     if now.requests_per_second > 1.25 * before.requests_per_second:
         evidence.append(f"Requests {before.requests_per_second:.3g}/s → {now.requests_per_second:.3g}/s.")
     action = "Look at the CPU of gateways and Redis; add gateways."
-    return Finding(Cause.GATEWAY, tuple(evidence), action, late.share, late.seconds)
+    share, seconds = min(sum(one.share for one in late), 1.0), sum(one.seconds for one in late)
+    return Finding(Cause.GATEWAY, tuple(evidence), action, share, seconds)
 
 
 # Of two that explain as much, the one that says more comes first.
@@ -294,6 +295,12 @@ def _explains(moved: Moved, measure: Measure) -> Movement | None:
     """A movement that is a good part of the growth."""
     found = moved.get(measure)
     return found if found is not None and found.share >= LEAST_SHARE else None
+
+
+def _by_memory(moved: Moved) -> list[Movement]:
+    """What memory without room slows: some wait for it, and those that run lose theirs to others, or are preempted."""
+    slower = _explains(moved, Measure.TPOT) or _explains(moved, Measure.GAP)
+    return [one for one in (_explains(moved, Measure.QUEUE), _explains(moved, Measure.PREFILL), slower) if one]
 
 
 def _gpu_has_filled(now: Observation, before: Observation) -> bool:

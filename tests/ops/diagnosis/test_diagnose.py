@@ -187,6 +187,23 @@ def test_places_that_nobody_waits_for_or_that_are_free_are_no_lack(fleet: dict[s
     assert diagnose(observe(plus={Measure.QUEUE: 0.6}, fleet=replace(FLEET, **fleet)), observe(seed=2)) == []
 
 
+def test_a_gateway_that_is_late_at_both_ends_is_named_for_both() -> None:
+    """Where it stands still, requests wait to be read and first tokens to be sent; the queue adds less than these."""
+    plus = {Measure.ADMISSION: 0.4, Measure.FLUSH: 0.4, Measure.QUEUE: 0.6}
+    busy = replace(FLEET, running=31.0, waiting=20.0)
+    first, second = diagnose(observe(plus=plus, fleet=busy), observe(seed=2))
+    assert (first.cause, second.cause) == (Cause.GATEWAY, Cause.CAPACITY)
+    assert first.seconds == pytest.approx(0.8, abs=0.02)
+    assert len(first.evidence) == 2
+
+
+def test_a_model_that_is_not_unloaded_comes_before_the_memory_that_it_fills() -> None:
+    full = replace(FLEET, memory_usage=0.97, unused_models=("old",))
+    plus = {Measure.PREFILL: 0.5, Measure.QUEUE: 0.5, Measure.TPOT: 0.01}
+    found = diagnose(observe(plus=plus, fleet=full), observe(seed=2))
+    assert causes(found)[:2] == [Cause.MODEL_NOT_UNLOADED, Cause.MEMORY_FULL]
+
+
 def test_memory_that_was_full_before_is_no_news() -> None:
     full = replace(FLEET, memory_usage=0.97, unused_models=("old",))
     assert diagnose(observe(plus={Measure.PREFILL: 0.5}, fleet=full), observe(seed=2, fleet=full)) == []
