@@ -29,10 +29,13 @@ class Answer:
         self._tokens = 0
         self._tokens_told = 0
         """With texts that were sent."""
+        self._written_at: float | None = None
+        """When what was taken last was handed to the transport; None before that."""
         metrics.STREAMS_OPEN.labels(transport).inc()
 
     def take(self, entries: list[AnyLogEntry]) -> tuple[str, Ended | None]:
         """Account for entries; return their text, and the terminal entry once it came."""
+        self._written_at = None
         text = ""
         for entry in entries:
             if isinstance(entry, Delta):
@@ -75,14 +78,23 @@ class Answer:
         after, self._untold_after = self._untold_after, None
         return after or 0
 
+    def writes(self) -> None:
+        """Note that what was taken is handed to the transport now: durations end here, and not behind the write.
+
+        On a busy machine the client has its turn before we have ours again, and the text for longer than it would seem.
+        """
+        self._written_at = time.perf_counter()
+
     def sent_text(self) -> None:
         """Note that text was handed to the transport; the first call measures TTFT."""
         tokens, self._tokens_told = self._tokens - self._tokens_told, self._tokens
+        now = time.perf_counter()
+        at = now if self._written_at is None else self._written_at
         if self.ttft_seconds is not None:
-            self._reading.text(tokens, time.monotonic())
+            self._reading.text(tokens, time.monotonic() - (now - at))
         else:
-            self._reading.first_text(tokens)
-            self.ttft_seconds = time.perf_counter() - self.started_at
+            self._reading.first_text(tokens, at)
+            self.ttft_seconds = at - self.started_at
             metrics.TTFT.labels(self.deployment, self.transport).observe(self.ttft_seconds)
             if self._was_drafted:
                 metrics.DRAFTED_TTFT.labels(self.deployment, self.transport).observe(self.ttft_seconds)
@@ -94,7 +106,7 @@ class Answer:
         """
         if client_timed_out:
             self.timed_out()
-        self._reading.close(self.ended, self._tokens - self._tokens_told)
+        self._reading.close(self.ended, self._tokens - self._tokens_told, self._written_at)
         outcome = self.ended.state.value if self.ended is not None else "left"
         metrics.STREAMS_OPEN.labels(self.transport).dec()
         metrics.TOKENS_SENT.labels(self.deployment).inc(self._tokens)

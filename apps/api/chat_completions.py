@@ -211,6 +211,7 @@ async def _stream(
         elif not entries:
             news = follower.take_news()
             out = b": keep-alive\n\n" if news is None else _place(news)
+        answer.writes()
         if out and ended is None:
             await exchange.write_now(out)
         elif out:
@@ -272,6 +273,7 @@ async def _plain(
     if ended.replacement is not None:
         text = ended.replacement.applied_to(text)
     body = chat_completion(started.stream_id, request.model, text, ended, created_at=started.created_at)
+    answer.writes()
     await exchange.answer_json(200, body)
 
 

@@ -136,6 +136,7 @@ async def _pump(
         news = follower.take_news()
         if news is not None:
             out = _event(writer.place(news), follower.position) + out
+        answer.writes()
         if text and ended is None:
             await exchange.write_now(out)
         else:

@@ -231,6 +231,7 @@ class StreamPump:
             if self._acknowledges:
                 self._stall.owe()
             frame = writer.delta(answer.told_after(), self.sent_seq, text)
+            answer.writes()
             await send_at_once(self._transport, frame.encode(), partial(self._send, frame))
             answer.sent_text()
             if not self._acknowledges:
@@ -239,7 +240,7 @@ class StreamPump:
         if ended is not None:
             self.ended = True
             for frame in final_frames(writer, answer):
-                # At once: the answer's whole time ends when the last one is written.
+                answer.writes()
                 await send_at_once(self._transport, frame.encode(), partial(self._send, frame))
 
     async def _tell_slow(self, writer: FrameWriter) -> None:

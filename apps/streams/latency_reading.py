@@ -110,15 +110,17 @@ class LatencyReading:
             self._leave_counter()
             self._key = SeriesKey(self._key.deployment, self._key.tenant_id, self._key.key_id, entry.owner)
 
-    def first_text(self, tokens: int) -> None:
-        """Count the first text, which the transport has just taken."""
+    def first_text(self, tokens: int, at: float | None = None) -> None:
+        """Count the first text, handed to the transport at `at` by `time.perf_counter()`; now where it is not given."""
         now = perf_counter()
+        if at is None:
+            at = now
         self._counter = self._book.counter(self._key)
         self._counter.tokens += tokens
-        self._last_at = monotonic()
+        self._last_at = monotonic() - (now - at)
         if self._part is Part.RETURNING:
             return
-        self._ttft = now - self.arrived_at
+        self._ttft = at - self.arrived_at
         summary = self._summary
         summary.histogram(Measure.TTFT).add(self._ttft)
         if self._part is Part.KEPT:
@@ -145,8 +147,11 @@ class LatencyReading:
             self._has_timed_out = True
             self._summary.count(Tally.TIMEOUTS)
 
-    def close(self, ended: Ended | None, untold_tokens: int) -> None:
-        """Count what is known at the end; `untold_tokens` were logged without any text behind them."""
+    def close(self, ended: Ended | None, untold_tokens: int, at: float | None = None) -> None:
+        """Count what is known at the end; `untold_tokens` were logged without any text behind them.
+
+        `at` is when the end was handed to the transport, by `time.perf_counter()`; now where it is not given.
+        """
         summary = self._summary
         summary.count(Tally.TOKENS, untold_tokens)
         self._leave_counter()
@@ -158,7 +163,7 @@ class LatencyReading:
         if ended is None:
             return
         if ended.state in _WHOLE:
-            summary.histogram(Measure.TOTAL).add(perf_counter() - self.arrived_at)
+            summary.histogram(Measure.TOTAL).add((perf_counter() if at is None else at) - self.arrived_at)
         elif ended.state is StreamState.FAILED:
             summary.count(Tally.ERRORS)
             if ended.error is not None and ended.error.code == DeadlineExceededError.code:

@@ -1,8 +1,8 @@
 """The dashboard's percentiles are those that clients measured: on the same streams, over both transports.
 
-Clients note when their host had each text, and the gateway's host when it had each request. Between the two clocks is
-how late the gateway is to be given its turn again after a write, and the client between its look at the clock and its
-request; how late the gateway was meanwhile is measured by pings, and allowed for.
+Clients note when their host had each text, and the gateway's host when it had each request. Between the two is what
+either may lose between its look at the clock and its write; how late the gateway was meanwhile is measured by pings,
+and allowed for.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 Streams of the simulated engine are read by as many clients, which note when the kernel had each message, however late
 they come to read it (`stamped_clients`). When all have ended, and the gateway has filed its slot, percentiles of both
-are compared. They differ by the book's own error, and by how late the gateway is to look at the clock after a write:
-the way of a ping shows how late it was meanwhile.
+are compared. They differ by the book's own error, and by what gateway and client lose between a look at the clock and
+a write: the way of a ping shows how late the gateway was meanwhile.
 """
 
 import asyncio

@@ -109,6 +109,18 @@ async def test_a_stream_counts_once_and_its_phases_are_its_first_token(book: Lat
     }
 
 
+async def test_durations_end_with_the_write_and_not_behind_it(book: LatencyBook, redis: "Redis") -> None:
+    stream = reading(book)
+    stream.started(started())
+    stream.first_text(1, stream.arrived_at + 0.4)
+    stream.text(1, time.monotonic() - 0.1)
+    stream.close(ended(), 0, stream.arrived_at + 0.95)
+    summary = (await filed(book, redis))[OWNED]
+    ttft, total, gap = sums(summary, (Measure.TTFT, Measure.TOTAL, Measure.GAP))
+    assert (ttft, total) == pytest.approx((0.4, 0.95))
+    assert gap >= 0.499, "0.6 s since, but for 0.1"
+
+
 @pytest.mark.parametrize(
     ("begun", "end"),
     [(started(), None), (started(attempt=2), ended()), (started(), ended(timings=Timings(0.2)))],
