@@ -12,6 +12,8 @@ from headrace_guard.normalisation import EDGE, JOINED
 
 MOST_KEPT = 100_000
 """Places of states and steps between them, some 100 bytes each; then all are forgotten, and made as texts need them."""
+MOST_PIECES = 20_000
+"""Pieces of text that are known to pass, some 150 bytes each; then all are forgotten, and known again as they come."""
 
 Item = int | tuple[int, int, int, int] | tuple[int, int]
 """A node; a position in a word list (its node, first word, word after the last, depth); a whole word (node, index)."""
@@ -72,6 +74,21 @@ class _Starts(dict[str, State]):
         return state
 
 
+class Quiet(dict[str, "Quiet"]):
+    """Where no match has begun and nothing waits; as a dictionary: where pieces lead that change nothing of that.
+
+    What comes of a piece depends here on nothing else but the character before it, which `starts` knows. A model's
+    tokens come again and again, and hardly one of them means anything to a rule: what was read once need not be again.
+    """
+
+    __slots__ = ("starts",)
+
+    def __init__(self, starts: State) -> None:
+        """Be empty; a match begins in `starts`."""
+        super().__init__()
+        self.starts = starts
+
+
 class Automaton:
     """The states, shared by all texts."""
 
@@ -86,6 +103,8 @@ class Automaton:
         self.generation = object()
         self._states: dict[tuple[frozenset[Item], int, tuple[Accept, ...], tuple[Accept, ...]], State] = {}
         self._kept = 0
+        self._quiet: dict[State, Quiet] = {}
+        self._pieces = 0
         self.after = _Starts(self)
         """By the character before: the state in which a match begins."""
         self.at_beginning = self.start(EDGE)
@@ -97,6 +116,22 @@ class Automaton:
     def is_full(self) -> bool:
         """Whether it is time to forget."""
         return self._kept > MOST_KEPT
+
+    def quiet(self, starts: State) -> Quiet:
+        """Return the quiet place from which a match begins in `starts`."""
+        found = self._quiet.get(starts)
+        if found is None:
+            found = self._quiet[starts] = Quiet(starts)
+        return found
+
+    def know(self, before: Quiet, piece: str, after: Quiet) -> None:
+        """Note that a piece has passed as it was, and led from one quiet place to another one."""
+        if self._pieces >= MOST_PIECES:
+            self._pieces = 0
+            for quiet in list(self._quiet.values()):
+                quiet.clear()
+        before[piece] = after
+        self._pieces += 1
 
     def again(self, state: State) -> State:
         """Return the state that now stands for one of another generation."""

@@ -20,6 +20,10 @@ class KeptText:
         """Return what is there."""
         return self._text[start - self.base : end - self.base]
 
+    def skip_to(self, offset: int) -> None:
+        """Forget all, and go on there."""
+        self._text, self.base = "", offset
+
     def forget(self, before: int) -> None:
         """Keep only what comes after."""
         if before > self.base:

@@ -34,6 +34,11 @@ class Masking:
         self._due = ""
         """The mask under way, as long as it has not been written."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the text is known to be no JSON, so that nothing of it has to be followed."""
+        return self._is_json is False
+
     def keep(self, text: str) -> str:
         """Take text that goes out as it is."""
         if self._is_json is None:

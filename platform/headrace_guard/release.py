@@ -32,6 +32,20 @@ class Release:
         self._escapes: list[tuple[int, int]] = []
         self._end_of_mask = -1
 
+    def is_idle(self, position: int) -> bool:
+        """Whether all is out, and what comes next goes out as it is for as long as nothing is found in it."""
+        return (
+            self.released == position
+            and self._end_of_mask != position  # what extends the last character of a mask would go with it
+            and not self._regions
+            and not self._escapes
+            and self._masking.is_plain
+        )
+
+    def skip_to(self, position: int) -> None:
+        """Take all before as gone out, as it was: while this `is_idle`, nobody needs to be asked."""
+        self.released = position
+
     def add_mask(self, start: int, end: int, target: int) -> None:
         """Mask this; what overlaps is one."""
         added = Region(start, end, (end, -target))

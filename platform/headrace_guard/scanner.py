@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from headrace_guard.automaton import State
+from headrace_guard.automaton import Quiet, State
 from headrace_guard.kept_text import KeptText
 from headrace_guard.matches import Match, Matches
 from headrace_guard.nfa import Accept
@@ -25,6 +25,8 @@ MOST_HELD = 1_000
 """Characters that are held back at most, and of which a hit's text consists."""
 MOST_AT_ONCE = 2_000
 """Characters between two looks at what can be let out, reported and forgotten."""
+LONGEST_KNOWN = 32
+"""Characters of a piece that is worth being known: one token. What several make together hardly comes again."""
 
 
 class Hit(Struct, frozen=True):
@@ -87,6 +89,8 @@ class TextGuard:
         self._generation = self._automaton.generation
         self._reading = Reading({}, (self._automaton.at_beginning,), 0)
         self._escape: Escape | None = None
+        self._quiet: Quiet | None = None
+        """Where the text is, as long as it is quiet; what else is kept here may lag behind then, see `_arrive`."""
         self._position = 0
         """Characters taken."""
         self._text = KeptText()
@@ -98,18 +102,56 @@ class TextGuard:
 
     def push(self, text: str) -> str:
         """Take the next piece; return what may go out now: masked where it must be."""
-        if len(text) <= MOST_AT_ONCE:
-            return self._push(text)
-        return "".join([self._push(text[at : at + MOST_AT_ONCE]) for at in range(0, len(text), MOST_AT_ONCE)])
+        quiet = self._quiet
+        if quiet is not None and (following := quiet.get(text)) is not None:
+            self._quiet = following
+            self._position += len(text)
+            return text
+        return self._read(text)
 
     def flush(self) -> str:
         """Return the rest, at the text's end."""
+        self._arrive()
         return "" if self._is_over else self._finish()
 
     @property
     def held(self) -> int:
         """Characters held back."""
-        return 0 if self._is_over else max(0, self._position - self._release.released)
+        if self._is_over or self._quiet is not None:
+            return 0
+        return max(0, self._position - self._release.released)
+
+    def _read(self, text: str) -> str:
+        """Take a piece that is not known to pass, and have it known from now on if it has."""
+        before, hits = self._arrive(), len(self.hits)
+        if len(text) <= MOST_AT_ONCE:
+            released = self._push(text)
+        else:
+            parts = [self._push(text[at : at + MOST_AT_ONCE]) for at in range(0, len(text), MOST_AT_ONCE)]
+            released = "".join(parts)
+        self._quiet = after = self._quiet_now()
+        has_passed = released == text and len(self.hits) == hits
+        if has_passed and before is not None and after is not None and len(text) <= LONGEST_KNOWN:
+            self._automaton.know(before, text, after)
+        return released
+
+    def _arrive(self) -> Quiet | None:
+        """Be where known pieces have led; return that place, or None where it is no quiet one."""
+        quiet, self._quiet = self._quiet, None
+        if quiet is not None:
+            self._reading.starts, self._reading.end = (quiet.starts,), self._position
+            self._text.skip_to(self._position)
+            self._release.skip_to(self._position)
+        return quiet
+
+    def _quiet_now(self) -> Quiet | None:
+        """Return the quiet place where the text is; None where something has begun or waits, or a length is counted."""
+        reading = self._reading
+        if self._is_over or self._lengths or self._rules.cutting_length is not None:
+            return None
+        if reading.threads or len(reading.starts) != 1 or self._escape is not None or self._matches:
+            return None
+        return self._automaton.quiet(reading.starts[0]) if self._release.is_idle(self._position) else None
 
     def _push(self, text: str) -> str:
         if self._is_over or not text:

@@ -121,11 +121,13 @@ class Generation(GenerationState):
         if output.finish_reason is not None or answer_text.has_stops:
             return self._feed_carefully(output, answer_text)
         text = answer_text.push_only(token_ids[0]) if count == 1 else answer_text.push_all(token_ids)
-        if self.guard is None:
+        guard = self.guard
+        if guard is None:
             self._emit_delta(token_ids, text)
             return False
-        self._write(token_ids, text)
-        return self._end_blocked()
+        if count:
+            self._emit_delta(token_ids, guard.push(text, count))
+        return guard.is_blocked and self._end_blocked()
 
     def input_passed(self, now: float) -> None:
         """The input was found good: what the engine gave meanwhile may go on its way."""

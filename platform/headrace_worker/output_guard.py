@@ -25,6 +25,8 @@ class OutputGuard:
         self.subject = subject
         self.report = report
         self.is_open = not guard.input_rules
+        self.has_windows = bool(guard.output_rules)
+        """Whether windows may be due; else nobody needs to ask."""
         self.is_blocked = False
         """The answer ends here, with `replacement`; nothing more is released."""
         self._replacement_text = ""
@@ -36,7 +38,8 @@ class OutputGuard:
             self._windows = Windows(
                 chunk_size=guard.chunk_size, context_size=guard.context_size, holds=guard.holds_windows
             )
-        self._released_characters = 0
+        self._has_released = False
+        """Whether anything of the answer is out."""
 
     # ---- text
 
@@ -47,7 +50,11 @@ class OutputGuard:
             text = scan.push(text)
             if scan.hits:
                 self._take_hits(scan)
-        return self._through_windows(text, tokens)
+        if self._windows is not None:
+            return self._through_windows(self._windows, text, tokens)
+        if text:
+            self._has_released = True
+        return text
 
     def end(self) -> str:
         """The answer has ended; return what may go out of what was held. Windows may still be due."""
@@ -57,10 +64,12 @@ class OutputGuard:
             text = scan.flush()
             if scan.hits:
                 self._take_hits(scan)
-        released = self._through_windows(text, 0)
         if self._windows is not None:
+            text = self._through_windows(self._windows, text, 0)
             self._windows.complete()
-        return released
+        elif text:
+            self._has_released = True
+        return text
 
     def replay(self, texts: Sequence[str], released: str) -> str | None:
         """Go through an earlier owner's tokens, whose log has `released`; return what may follow it at once.
@@ -80,9 +89,9 @@ class OutputGuard:
             return None
         if windows is not None and self.guard.holds_windows:
             windows.skip(len(released))
-            self._released_characters = len(released)
+            self._has_released = bool(released)
             return ""
-        self._released_characters = len(whole)
+        self._has_released = bool(whole)
         return whole[len(released) :]
 
     @property
@@ -91,7 +100,7 @@ class OutputGuard:
         if self._retract is not None:
             retract_from, keep = self._retract
             return Replacement((SEPARATOR if keep else "") + self._replacement_text, retract_from, keep)
-        return Replacement((SEPARATOR if self._released_characters else "") + self._replacement_text)
+        return Replacement((SEPARATOR if self._has_released else "") + self._replacement_text)
 
     @property
     def is_settled(self) -> bool:
@@ -116,7 +125,8 @@ class OutputGuard:
         if self._windows is None or self.is_blocked:
             return ""
         text = self._windows.passed()
-        self._released_characters += len(text)
+        if text:
+            self._has_released = True
         return text
 
     def tripped(self, bound: BoundWindowRule) -> None:
@@ -132,12 +142,13 @@ class OutputGuard:
 
     # ---- inside
 
-    def _through_windows(self, text: str, tokens: int) -> str:
-        if self._windows is not None and (tokens or text):
-            self._windows.push(text, tokens)
+    def _through_windows(self, windows: Windows, text: str, tokens: int) -> str:
+        if tokens or text:
+            windows.push(text, tokens)
             if self.guard.holds_windows:
                 return ""
-        self._released_characters += len(text)
+        if text:
+            self._has_released = True
         return text
 
     def _take_hits(self, scan: TextGuard) -> None:

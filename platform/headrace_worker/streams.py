@@ -201,7 +201,8 @@ class Streams:
                 self._moved(generation, now, raised)
             elif generation.deadline < deadlines.next_check:
                 deadlines.moved(generation)
-            if generation.guard is not None:
+            guard = generation.guard
+            if guard is not None and guard.has_windows:
                 self._judging.consider(generation)
             if self._starter.is_careful or generation.claimed.attempt > 1:
                 self._came_forward(generation, len(output.token_ids))

@@ -325,6 +325,57 @@ def test_many_states_are_forgotten_and_nothing_else(monkeypatch: pytest.MonkeyPa
     assert "".join(pieces(scanner, text)[0]) == scanner.scan(text).text == "an # # @ aaabbc"
 
 
+UNKNOWING = [Scanner(rules) for rules in RULES]
+"""Scanners that never know a piece: they are used in the next test alone."""
+PIECES = st.lists(
+    st.one_of(st.sampled_from(PLANTED), st.sampled_from([" an", " answer", ".", "\n", "e", "1"]), LETTERS)
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(range(len(RULES))), PIECES)
+@example(0, ["x", " e", "vil plan", " an", "a", "\u0301", "c"])
+@example(1, ["x", "b\u0301ad", "\ufe0f", " bad", "\u0301", "ab", "abc"])
+@example(3, ["x", " answer", " me@example.com", " answer", CARD, "."])
+@example(5, ["x", "\u0915", "\u093f", " an", " answer", " an"])
+def test_what_is_known_to_pass_is_judged_as_at_first(number: int, cut: list[str]) -> None:
+    def judged(scanner: Scanner) -> tuple[list[tuple[str, int]], str, TextGuard]:
+        guard = scanner.open()
+        return [(guard.push(piece), guard.held) for piece in cut], guard.flush(), guard
+
+    with pytest.MonkeyPatch.context() as never:
+        never.setattr("headrace_guard.scanner.LONGEST_KNOWN", -1)
+        *expected, unknowing = judged(UNKNOWING[number])
+    for _ in range(2):  # pieces are learnt, and known then, those of other examples too
+        *out, guard = judged(SCANNERS[number])
+        assert out == expected
+        assert guard.block == unknowing.block
+        assert list(map(repr, guard.hits)) == list(map(repr, unknowing.hits))
+
+
+def test_what_is_known_to_pass_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanner = Scanner([words("evil plan"), personal_data(PersonalDataKind.CREDIT_CARD)])
+    answer = ["An", " ordinary", " answer", ",", " of", " course", ".", "\n\n", "In", " fact", "."]
+    pieces(scanner, answer)
+    guard = scanner.open()
+    guard.push(answer[0])
+    with monkeypatch.context() as once:
+        once.setattr(TextGuard, "_read", None)
+        assert [guard.push(piece) for piece in answer[1:]] == answer[1:]
+    assert guard.push(" an evil plan.") == " an ⟦WORDS⟧."
+    (hit,) = guard.hits
+    assert (hit.start, hit.end) == (len("".join(answer)) + 4, len("".join(answer)) + 13)
+
+
+def test_no_more_pieces_are_known_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_guard.automaton.MOST_PIECES", 3)
+    scanner = Scanner([words("evil plan", "bad", mask="#")])
+    answer = ["x", " a", " b", " bad", " c", " d", "e", " a", " b", " evil", " plan", " f", " a"]
+    for _ in range(3):
+        assert "".join(pieces(scanner, answer)[0]) == "x a b # c de a b # f a"
+        assert 0 < sum(map(len, scanner._rules.automaton._quiet.values())) <= 3
+
+
 def test_rules_of_nothing_let_everything_pass() -> None:
     assert Scanner([]).scan("any\\thing\u200b").text == "any\\thing\u200b"
     assert Scanner([words()]).scan("anything").text == "anything"
