@@ -247,6 +247,30 @@ async def large(call: Call) -> None:
     await call.finish(b"x" * size)
 
 
+async def heads(call: Call) -> None:
+    """Answers with headers of all kinds; `?server` names itself."""
+    own = [(b"server", b"mine")] if "server" in call.query else []
+    await call.start(
+        *((b"content-length", b"2"), (b"x-twice", b"1"), (b"X-Lines", b"a\r\nb\nc"), (b"etag", b'"e"')),
+        *((b"x-empty", b""), (b"x-twice", b"2"), *own),
+    )
+    await call.finish(b"ok")
+
+
+async def wrong(call: Call) -> None:
+    """Breaks ASGI in the way that `?how=` names."""
+    match call.query["how"]:
+        case "body-first":
+            await call.finish(b"x")
+        case "two-starts":
+            await call.start()
+            await call.start()
+        case "no-name":
+            await call.start((b"no name", b"1"))
+        case "no-bytes":
+            await call.send_raw({"type": "http.response.start", "status": 200, "headers": [(b"x", "1")]})
+
+
 async def hold(call: Call) -> None:
     """Streams a first part and then waits until the test says `release` or the server says `closing`."""
     await call.start((b"content-type", b"text/event-stream"))
@@ -382,9 +406,9 @@ async def reject(call: Call) -> None:
 ROUTES: dict[str, Callable[[Call], Awaitable[None]]] = {
     handler.__name__: handler
     for handler in (
-        abort, accept, blocks, body_length, close, counts, crash, credit, deaf, echo, exchanges, hello, hold, journal,
-        large, left, lines, live, nodelay, reject, release, remaining, silent, stubborn, times,
-        undecided,
+        abort, accept, blocks, body_length, close, counts, crash, credit, deaf, echo, exchanges, heads, hello, hold,
+        journal, large, left, lines, live, nodelay, reject, release, remaining, silent, stubborn, times,
+        undecided, wrong,
     )
 }  # fmt: skip
 

@@ -21,6 +21,24 @@ async def test_an_application_that_does_not_answer_gets_500(gateway: Gateway, pa
             assert json.loads(body)["error"]["code"] == "internal_error"
 
 
+@pytest.mark.parametrize(("query", "server"), [("", b"headrace"), ("?server=1", b"mine")])
+async def test_a_head_is_written_as_the_application_gave_it(gateway: Gateway, query: str, server: bytes) -> None:
+    async with gateway.connect() as client:
+        for _ in range(2):
+            await client.get(f"/heads{query}")
+            assert await client.reader.readuntil(b"\r\n\r\nok") == (
+                b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Twice: 1\r\nX-Twice: 2\r\nX-Lines: a b c\r\n"
+                b'ETag: "e"\r\nX-Empty: \r\nServer: ' + server + b"\r\n\r\nok"
+            )
+
+
+@pytest.mark.parametrize("how", ["body-first", "two-starts", "no-name", "no-bytes"])
+async def test_an_application_that_breaks_the_protocol_gets_500(gateway: Gateway, how: str) -> None:
+    async with gateway.connect() as client:
+        await client.get(f"/v1/wrong?how={how}")
+        assert (await client.answer())[0] == 500
+
+
 async def test_a_response_that_was_not_completed_cannot_be_taken_for_a_whole_one(gateway: Gateway) -> None:
     async with gateway.connect() as client:
         await client.get("/silent?late=1")

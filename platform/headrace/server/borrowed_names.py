@@ -14,6 +14,7 @@ from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.tcp import Connection, Port
 from twisted.web.http import HTTPChannel, Request
+from twisted.web.http_headers import Headers
 
 BORROWED: dict[type[Any], tuple[str, ...]] = {
     FileDescriptor: (
@@ -41,10 +42,20 @@ BORROWED: dict[type[Any], tuple[str, ...]] = {
         "requestDone",
         "requestFactory",
         "totalHeadersSize",
+        "writeHeaders",
     ),
-    Request: ("chunked", "gotLength", "handleContentChunk", "sentLength", "startedWriting"),
-    WebRequest: ("application_queue", "basic_error", "handle_reply", "process"),
-    Server: ("check_headers_type", "create_application", "protocol_connected", "protocol_disconnected"),
+    Headers: ("_rawHeaders",),
+    Request: ("chunked", "finish", "finished", "gotLength", "handleContentChunk", "startedWriting", "write"),
+    WebRequest: (
+        "_response_started",
+        "application_queue",
+        "basic_error",
+        "finish",
+        "handle_reply",
+        "process",
+        "send_disconnect",
+    ),
+    Server: ("check_headers_type", "create_application", "protocol_connected", "protocol_disconnected", "server_name"),
     WebSocketProtocol: ("handshake_deferred", "muted", "serverReject"),
     WebSocketServerProtocol: ("_dataReceived", "websocket_protocols"),
     AutobahnProtocol: (

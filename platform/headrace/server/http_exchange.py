@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from daphne.http_protocol import WebRequest
 from daphne.server import Server
-from twisted.web.http import NO_BODY_CODES
+from twisted.web.http import NO_BODY_CODES, Request
 
 from headrace.server.exchange import Exchange, Message
 from headrace.server.refusal import APPLICATION_FAILED, BAD_REQUEST, DRAINING, body_too_large
+from headrace.server.response_head import ResponseHeaders
 
 if TYPE_CHECKING:
     from headrace.server.request_limits import GatewayChannel
@@ -29,6 +30,7 @@ class GatewayRequest(WebRequest):  # type: ignore[misc]  # Daphne ships no types
     def __init__(self, channel: "GatewayChannel", queued: object) -> None:
         # Twisted would read every form into memory to parse it; Django does that itself.
         super().__init__(channel, queued, parsePOSTFormSubmission=False)
+        self.responseHeaders = ResponseHeaders()
 
     def gotLength(self, length: int | None) -> None:
         """The head is complete; `length` is the body's, None when it is chunked."""
@@ -53,7 +55,8 @@ class GatewayRequest(WebRequest):  # type: ignore[misc]  # Daphne ships no types
         for name in _INTERNAL_HEADERS:
             self.requestHeaders.removeHeader(name)
         for name in _TEXT_HEADERS:
-            if not all(value.isascii() for value in self.requestHeaders.getRawHeaders(name, ())):
+            values = self.requestHeaders.getRawHeaders(name)
+            if values and not all(value.isascii() for value in values):
                 self.channel.refuse(BAD_REQUEST, self.path)
                 return None
         if self.requestHeaders.hasHeader(b"Upgrade") and self.server.state.draining.is_set():
@@ -66,14 +69,44 @@ class GatewayRequest(WebRequest):  # type: ignore[misc]  # Daphne ships no types
         self.channel.refuse(BAD_REQUEST if status < 500 else APPLICATION_FAILED, self.path)
 
     def handle_reply(self, message: Message) -> None:
-        """Writes a part of the response. Daphne would send a streamed body in answer to a HEAD."""
+        """Writes a part of the response, as Daphne does: it logs each, and goes through a proxy to Twisted's names."""
+        if self.finished or self.channel is None:
+            return
+        if message["type"] == "http.response.start":
+            self._begin(message)
+        elif message["type"] == "http.response.body":
+            self._write_body(message.get("body", b""), is_last=not message.get("more_body", False))
+        else:
+            raise ValueError(f"Cannot handle message type {message['type']}!")
+
+    def _begin(self, message: Message) -> None:
+        if self._response_started:
+            raise ValueError("HTTP response has already been started")
+        self._response_started = True
+        self.setResponseCode(message["status"])
+        headers = self.responseHeaders
+        headers.add_all(message.get("headers", ()))
+        if not headers.hasHeader(b"server"):
+            headers.add_all([(b"server", self.server.server_name.encode())])
+
+    def _write_body(self, body: bytes, *, is_last: bool) -> None:
+        if not self._response_started:
+            raise ValueError("HTTP response has not yet been started but got http.response.body")
         if self.startedWriting and (self.method == b"HEAD" or self.code in NO_BODY_CODES):
-            message = {**message, "body": b""}
-        super().handle_reply(message)
+            body = b""  # Daphne would send a streamed body in answer to a HEAD
+        Request.write(self, body)
+        if is_last:
+            self.finish()
+
+    def finish(self) -> None:
+        """The response is complete."""
+        if self.application_queue:
+            self.send_disconnect()
+        Request.finish(self)
+        self.server.protocol_disconnected(self)
 
     def stream(self, data: bytes) -> None:
         """Writes a part of a chunked body; Twisted takes four times as long for it."""
-        self.sentLength += len(data)
         self.channel.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
@@ -107,9 +140,7 @@ class HttpExchange(Exchange):
         """See `Exchange.send_now`."""
         if not self._chunked or self.gate.paused or self.gone_at is not None or not data:
             return False
-        size = len(data)
-        self._request.sentLength += size
-        self.transport.write_now(b"%x\r\n%b\r\n" % (size, data))
+        self.transport.write_now(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
     def _send_plain(self, message: Message) -> None:
