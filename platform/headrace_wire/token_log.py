@@ -98,13 +98,18 @@ class TokenLog:
 
     async def publish(self, entries: Sequence[Ended]) -> None:
         """Deliver terminal entries to the gateways that read their streams."""
+        for call in self.publish_calls(entries):
+            await self._functions.call(*call)
+
+    def publish_calls(self, entries: Sequence[Ended]) -> list[Call]:
+        """Return the calls that `publish` makes, one per shard."""
+        calls: list[Call] = []
         for shard, indices in self._by_shard([entry.stream_id for entry in entries]).items():
-            args: list[bytes | str | int] = [DELIVERY_LIMIT]
+            args: list[Argument] = [DELIVERY_LIMIT]
             for i in indices:
                 args += [entries[i].stream_id, codec.encode(entries[i])]
-            await self._functions.call(
-                "publish", [redis_keys.readers_prefix(shard), redis_keys.delivery_prefix(shard)], args
-            )
+            calls.append(("publish", [redis_keys.readers_prefix(shard), redis_keys.delivery_prefix(shard)], args))
+        return calls
 
     async def tell_readers(self, stream_id: str, entry: Ended) -> None:
         """Deliver an entry that is in no log to the gateways that read a stream; it names whom it is for."""

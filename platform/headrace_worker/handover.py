@@ -11,9 +11,10 @@ from functools import partial
 
 from headrace_wire.messages import StreamError
 from headrace_wire.request_queue import MAX_ATTEMPTS, GivenBack, RequestQueue
+from headrace_worker.finishing import until_answered
 from headrace_worker.generation import Generation
 from headrace_worker.metrics import WorkerMetrics
-from headrace_worker.publisher import Publisher, until_answered
+from headrace_worker.publisher import Publisher
 
 log = logging.getLogger(__name__)
 

@@ -7,24 +7,18 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import count
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
 
 from redis.exceptions import RedisError
 
 from headrace_wire.functions import Functions, Reply
-from headrace_wire.messages import Ended, FinishReason, StreamState, Usage
+from headrace_wire.messages import Ended
 from headrace_wire.redis_link import RedisLink
-from headrace_wire.request_queue import settle_call
 from headrace_wire.token_log import Append, AppendResult, TokenLog
+from headrace_worker.finishing import BACK_OFF_SECONDS, End, Finishing
 from headrace_worker.outbox import Outbox, acknowledge_all, take_all
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
-
-BACK_OFF_SECONDS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 ROLLBACK_SECONDS = 3.0
 """How long a settled stream is remembered: longer than what a Redis with an every-second append-only file may lose."""
@@ -68,6 +62,7 @@ class Publisher:
         """Set, and made anew, by each append that was accepted while somebody waits for one."""
         self._is_waited_for = False
         self._endings = asyncio.TaskGroup()
+        self._finishing = Finishing(functions, token_log, self._endings, finished=self._finished)
 
     # ---- for generations and the lease
 
@@ -227,7 +222,7 @@ class Publisher:
         """
         log.warning("log lost stream_id=%s", outbox.stream_id)
         self._drop(outbox)
-        self._endings.create_task(until_answered(lambda: self._settle([(outbox, None)])))
+        self._finishing.give_up(outbox)
 
     def _find(self, stream_id: str, epoch: int) -> Outbox | None:
         """Return the outbox of one claim; the same stream may have been claimed here again."""
@@ -260,18 +255,12 @@ class Publisher:
     # ---- the end of a stream
 
     def _finish_all(self, outboxes: Sequence[Outbox]) -> None:
-        if outboxes:
-            self._endings.create_task(self._finish(outboxes))
-
-    async def _finish(self, outboxes: Sequence[Outbox]) -> None:
-        """Settle, then publish; both are repeated until Redis has answered, and both bear repetition."""
+        """See to streams whose terminal entry is in the log; `_recover` does so again where the link breaks."""
         ended = [(outbox, entry) for outbox in outboxes if (entry := outbox.ended) is not None]
+        if ended:
+            self._finishing.begin(ended, self._link)
 
-        async def settle_and_publish() -> None:
-            await self._settle(ended)
-            await self._token_log.publish([entry for _, entry in ended])
-
-        await until_answered(settle_and_publish)
+    def _finished(self, ended: Sequence[End]) -> None:
         now = time.monotonic()
         while self._settled and self._settled[0][0] < now - ROLLBACK_SECONDS:
             self._settled.popleft()
@@ -279,33 +268,6 @@ class Publisher:
             if outbox.ended is not None and self._outboxes.get(outbox.stream_id) is outbox:
                 self._settled.append((now, outbox))
                 self._close(outbox)
-
-    async def _settle(self, ends: Sequence[tuple[Outbox, Ended | None]]) -> None:
-        """Settle streams that ended in one step, in one round trip."""
-        calls = [
-            settle_call(
-                outbox.stream_id,
-                epoch=outbox.epoch,
-                incarnation=outbox.incarnation,
-                state=ended.state if ended else StreamState.FAILED,
-                log_ttl_seconds=outbox.log_ttl_seconds,
-                finish_reason=ended.finish_reason if ended else FinishReason.ERROR,
-                usage=ended.usage if ended else Usage(),
-            )
-            for outbox, ended in ends
-        ]
-        await self._functions.call_many(calls)
-
-
-async def until_answered(call: Callable[[], Awaitable[_T]]) -> _T:
-    """Repeat a call, which bears repetition, until Redis has answered it."""
-    for attempt in count(1):
-        try:
-            return await call()
-        except RedisError as error:
-            log.warning("waiting for redis: %s", error)
-            await asyncio.sleep(BACK_OFF_SECONDS[min(attempt, len(BACK_OFF_SECONDS) - 1)])
-    raise AssertionError
 
 
 def _problem(replies: list[Reply] | RedisError) -> str:

@@ -56,17 +56,7 @@ class Bench:
         self.put(outbox, Delta(outbox.stream_id, outbox.epoch, seq, 1, f"<{seq}>"))
 
     def end(self, outbox: Outbox, seq: int) -> None:
-        entry = Ended(
-            outbox.stream_id,
-            outbox.epoch,
-            seq,
-            StreamState.FINISHED,
-            FinishReason.STOP,
-            None,
-            Usage(1, seq - 1),
-            Timings(),
-        )
-        self.put(outbox, entry)
+        self.put(outbox, ended(outbox, seq))
 
     async def logged(self, outbox: Outbox, seq: int) -> None:
         """Wait until the log has reached a position."""
@@ -75,6 +65,11 @@ class Bench:
             lambda entry: entry.epoch == outbox.epoch and entry.seq >= seq,
             seconds=LIMIT_SECONDS,
         )
+
+
+def ended(outbox: Outbox, seq: int) -> Ended:
+    usage = Usage(1, seq - 1)
+    return Ended(outbox.stream_id, outbox.epoch, seq, StreamState.FINISHED, FinishReason.STOP, None, usage, Timings())
 
 
 @pytest.fixture
@@ -143,6 +138,51 @@ async def test_answer_to_the_end_lost_settles_once(bench: Bench) -> None:
     bench.end(outbox, 2)
     await bench.proxy.swallowed.wait()
     await check_exactly_once(bench, outbox, 1)
+
+
+async def adopted(bench: Bench) -> tuple[Outbox, Ended]:
+    """Return a stream whose end is in its log, and is neither settled nor published."""
+    outbox = await bench.own()
+    bench.token(outbox, 1)
+    await bench.logged(outbox, 1)
+    end = ended(outbox, 2)
+    await bench.desk.log.append([Append(end, log_ttl_seconds=600)])
+    return outbox, end
+
+
+async def test_answer_to_the_settlement_lost_settles_once(bench: Bench) -> None:
+    outbox, end = await adopted(bench)
+    bench.proxy.lose_next_answer()
+    bench.publisher.adopt(outbox, end)
+    await bench.proxy.swallowed.wait()
+    await check_exactly_once(bench, outbox, 1)
+    assert await bench.desk.redis.xlen(redis_keys.usage_key()) == 1
+    assert end in await bench.desk.delivered()
+
+
+async def test_an_end_is_published_once_by_a_link_that_holds(bench: Bench) -> None:
+    outbox, end = await adopted(bench)
+    bench.publisher.adopt(outbox, end)
+    await check_exactly_once(bench, outbox, 1)
+    assert [entry for entry in await bench.desk.delivered() if isinstance(entry, Ended)] == [end]
+
+
+async def test_a_settlement_that_fails_is_done_again_before_its_end_is_published(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox, end = await adopted(bench)
+    key = redis_keys.stream_key(outbox.stream_id)
+    saved: Reply = await bench.desk.redis.dump(key)
+    await bench.desk.redis.set(key, "no record")
+    bench.publisher.adopt(outbox, end)
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while "waiting for redis" not in caplog.text:
+            await bench.desk.redis.ping()
+    assert end not in await bench.desk.delivered()
+    await bench.desk.redis.restore(key, 600_000, saved, replace=True)
+    await check_exactly_once(bench, outbox, 1)
+    assert end in await bench.desk.delivered()
+    assert "appends interrupted" not in caplog.text
 
 
 async def test_tokens_of_an_outage_come_after_it(bench: Bench) -> None:
