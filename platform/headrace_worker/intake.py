@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from headrace_wire import codec, redis_keys
+from headrace_wire.bell import Bell
 from headrace_wire.functions import Reply
 from headrace_wire.messages import ControlMessage
 from headrace_wire.request_queue import RequestQueue
@@ -30,7 +31,7 @@ class Intake:
     def __init__(
         self,
         queue: RequestQueue,
-        bell: RequestQueue,
+        bell: Bell,
         control: "Redis",
         streams: Streams,
         orders: Orders,
@@ -38,7 +39,7 @@ class Intake:
         prefilling: Prefilling,
         deployment: str,
     ) -> None:
-        """`bell` and `control` have connections of their own: they block."""
+        """`control` has a connection of its own: it blocks."""
         self._queue = queue
         self._bell = bell
         self._control = control
@@ -70,7 +71,7 @@ class Intake:
                     self._prefilling.give_way()
                 if len(claimed) < room:  # the queue is empty
                     await asyncio.sleep(0)  # the engine gets what came before we spend time on waiting for more
-                    await self._bell.wait_for_work(self._deployment, incarnation, timeout_seconds=BLOCK_SECONDS)
+                    await self._bell.wait(self._deployment, incarnation, timeout_seconds=BLOCK_SECONDS)
                 elif len(claimed) < room + spare:  # nobody for a spare place
                     await streams.places.changed.wait()
             except RedisError as error:

@@ -7,6 +7,7 @@ import socket
 import time
 
 from headrace_guard.judges.pool import JudgePool
+from headrace_wire.bell import Bell
 from headrace_wire.draining import RESTART_STATUS
 from headrace_wire.engine_options import options_fingerprint
 from headrace_wire.fleet import WorkerInfo, WorkerState
@@ -46,11 +47,10 @@ class Worker:
         self._metrics = metrics
         self._redis = connect(config.redis_url)
         self._control = connect(config.redis_url)
-        self._bell = connect(config.redis_url)
+        self._bell = Bell(config.redis_url)
         self._snapshots = connect(config.redis_url)
         self._functions = functions = LinkedFunctions(self._redis, config.redis_url)
         queue = RequestQueue(self._redis, functions)
-        bell = RequestQueue(self._bell, functions)
         self._asking = DeploymentJudge(self._redis, functions, lambda: self._lease.incarnation)
         self._judges = JudgePool(self._asking)
         self._adapters = AdapterShelf(config.adapter_dir, changed=lambda: self._lease.announce())  # noqa: PLW0108  there is no lease yet
@@ -95,7 +95,7 @@ class Worker:
         )
         self._intake = Intake(
             queue,
-            bell,
+            self._bell,
             self._control,
             self._streams,
             Orders(self._streams, self._prefilling, self, warm_up=self._host.want_warm_up),
@@ -239,6 +239,7 @@ class Worker:
         await self._host.shutdown()
         await self._judges.close()
         await self._asking.close()
-        for client in (self._functions, self._redis, self._control, self._bell, self._snapshots):
+        self._bell.close()
+        for client in (self._functions, self._redis, self._control, self._snapshots):
             await client.aclose()
         log.info("worker ended")

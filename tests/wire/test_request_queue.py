@@ -1,6 +1,5 @@
 """Ownership of streams, on a real Redis: who may do what, and that a refusal changes nothing."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -45,12 +44,6 @@ async def test_full_queue_refuses_and_changes_nothing(wire: Wire) -> None:
     assert await wire.admit(refused, queue_limit=1) == (Verdict.FULL, 1)
     assert await wire.queue.waiting("m") == 1
     assert await wire.queue.record(refused) is None
-
-
-async def test_a_waiting_worker_is_woken_by_admission(wire: Wire) -> None:
-    waiting = asyncio.create_task(wire.queue.wait_for_work("m", WORKER, timeout_seconds=10))
-    await wire.admit(new_stream_id())
-    assert await asyncio.wait_for(waiting, 30)
 
 
 async def test_late_stream_is_marked(wire: Wire) -> None:

@@ -287,16 +287,8 @@ class RequestQueue:
             raise LeaseLostError(incarnation)
         return [claimed_stream(row) for row in rows]
 
-    async def wait_for_work(self, deployment: str, incarnation: str, *, timeout_seconds: float) -> bool:
-        """Block until the worker's own bell rings, or the deployment's; False on timeout.
-
-        Needs a connection of its own (it blocks).
-        """
-        bells = [redis_keys.own_bell_key(incarnation), redis_keys.bell_key(deployment)]
-        return await self._redis.blpop(bells, timeout=timeout_seconds) is not None
-
     async def wake(self, incarnation: str) -> None:
-        """End a worker's `wait_for_work`, so that it does not hear a bell that is meant for others."""
+        """End a worker's wait for its `Bell`, so that it does not hear one that is meant for others."""
         await self._redis.lpush(redis_keys.own_bell_key(incarnation), "1")
         await self._redis.pexpire(redis_keys.own_bell_key(incarnation), WAKE_MS)
 
