@@ -93,7 +93,7 @@ async def _start(server: ServerState | None) -> None:
             await asyncio.sleep(START_RETRY_SECONDS)
         else:
             if server is not None:
-                gateway.buffered_bytes = server.buffered_bytes
+                gateway.buffered_bytes = lambda: server.buffered_lately
                 gateway.server_load = lambda: (server.connection_count, server.websockets)
                 gateway.leave = server.leave
             return

@@ -123,6 +123,7 @@ async def counts(call: Call) -> None:
             "stalled_total": state.stalled_total,
             "ping_timeout_total": state.ping_timeout_total,
             "buffered_bytes": state.buffered_bytes(),
+            "buffered_lately": state.buffered_lately,
             "draining": state.draining.is_set(),
         }
     )

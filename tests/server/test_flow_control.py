@@ -41,6 +41,14 @@ async def test_a_client_that_reads_nothing_pauses_the_application_and_costs_no_m
         assert gateway.rss_bytes - before < 2 * MIB
 
 
+async def test_what_waits_is_counted_by_the_sweep_over_all_connections(gateway: Gateway, name: str) -> None:
+    async with gateway.connect(receive_buffer=SMALL_RECEIVE_BUFFER) as client:
+        await client.get(f"/blocks?name={name}&count={STREAM_BLOCKS}")
+        await gateway.journal(name, "paused")
+        await gateway.until(lambda counts: counts["buffered_lately"] == counts["buffered_bytes"] > 0)
+    await gateway.until(lambda counts: counts["buffered_lately"] == 0)
+
+
 async def test_fifty_stalled_clients_cost_no_more_than_their_buffers(gateway: Gateway, name: str) -> None:
     await gateway.get("/hello")
     before = gateway.rss_bytes

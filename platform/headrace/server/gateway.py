@@ -65,10 +65,12 @@ class GatewayServer(Server):  # type: ignore[misc]  # Daphne ships no types
 
     def check_deadlines(self) -> None:
         """Looks once over all connections and application calls; called a few times a second."""
-        now = time.monotonic()
+        now, buffered = time.monotonic(), 0
         for transport in tuple(self.state.connections):
-            transport.check_progress(now)
-            transport.protocol.check(now)
+            buffered += transport.check_progress(now)
+            if now >= transport.protocol.due:
+                transport.protocol.check(now)
+        self.state.buffered_lately = buffered
         for exchange in tuple(self.exchanges):
             overdue = exchange.gone_at is not None and now - exchange.gone_at > self.config.application_close_seconds
             if overdue and exchange.task is not None and not exchange.task.cancelling():

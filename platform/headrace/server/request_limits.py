@@ -54,7 +54,8 @@ class GatewayChannel(HTTPChannel):  # type: ignore[misc]  # Twisted ships no typ
         super().__init__()
         self.timeOut: float | None = None
         self._phase = _Phase.IDLE
-        self._due = math.inf
+        self.due = math.inf
+        """When `check` has something to do."""
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -68,11 +69,11 @@ class GatewayChannel(HTTPChannel):  # type: ignore[misc]  # Twisted ships no typ
     def setTimeout(self, period: float | None) -> float | None:
         """Sets the deadline that `check` looks at. Twisted moves a timer instead, five times in each request: 40 us."""
         if self._phase is _Phase.REFUSED:  # its linger is shorter than the time between two looks
-            self._due = math.inf
+            self.due = math.inf
             before: float | None = super().setTimeout(period)
             return before
         before, self.timeOut = self.timeOut, period
-        self._due = math.inf if period is None else time.monotonic() + period
+        self.due = math.inf if period is None else time.monotonic() + period
         return before
 
     def resetTimeout(self) -> None:
@@ -174,15 +175,17 @@ class GatewayChannel(HTTPChannel):  # type: ignore[misc]  # Twisted ships no typ
         else:
             self.loseConnection()
 
-    def check(self, now: float) -> None:
-        """Called a few times a second."""
-        if now >= self._due:
-            self._due = math.inf
-            self.timeoutConnection()
+    def check(self, now: float) -> None:  # noqa: ARG002  # a WebSocket's takes it
+        """Called a few times a second, once it is `due`."""
+        self.due = math.inf
+        self.timeoutConnection()
 
 
 class _RefusedConnection(Protocol):  # type: ignore[misc]  # Twisted ships no types
     """Answers a connection above the limit without reading its request."""
+
+    due = math.inf
+    """It ends by itself."""
 
     def connectionMade(self) -> None:
         self.transport.write(TOO_MANY_CONNECTIONS.response(b""))
@@ -198,9 +201,6 @@ class _RefusedConnection(Protocol):  # type: ignore[misc]  # Twisted ships no ty
     def cut(self, reason: str) -> None:
         """Ends the connection."""
         self.transport.abort(reason)
-
-    def check(self, now: float) -> None:
-        """It ends by itself."""
 
 
 class GatewayHTTPFactory(HTTPFactory):  # type: ignore[misc]  # Daphne ships no types

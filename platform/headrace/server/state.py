@@ -17,8 +17,8 @@ class OpenConnection(Protocol):
     def buffered_bytes(self) -> int:
         """Returns what waits in user space."""
 
-    def check_progress(self, now: float) -> None:
-        """Cuts the connection when its client took nothing for too long."""
+    def check_progress(self, now: float) -> int:
+        """Cuts the connection when its client took nothing for too long; returns what waits in user space."""
 
     def abort(self, reason: str) -> None:
         """Cuts the connection."""
@@ -52,6 +52,8 @@ class ServerState:
     stalled_total: int = 0
     """Connections closed because their client took nothing for the stall timeout."""
     ping_timeout_total: int = 0
+    buffered_lately: int = 0
+    """As `buffered_bytes`, at the last sweep over all connections, which costs no look of its own."""
 
     @property
     def connection_count(self) -> int:

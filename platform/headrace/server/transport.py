@@ -211,8 +211,10 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
 
     # ---- the end
 
-    def check_progress(self, now: float) -> None:
+    def check_progress(self, now: float) -> int:
         """Cuts the connection when its client took nothing of what waits for it during the stall timeout.
+
+        Returns what waits in user space: whoever wants the sum need not go through a thousand cold connections again.
 
         What the kernel holds unacknowledged counts as waiting: the heartbeats to a host that vanished fit into its
         send queue for hours, and TCP itself gives up after a quarter of an hour. The kernel is asked as seldom as may
@@ -220,17 +222,19 @@ class GatewayTransport(tcp.Server):  # type: ignore[misc]  # Twisted ships no ty
         """
         if self.accepted_bytes == self._progress_bytes and not (self._tempDataLen or self.dataBuffer):
             self._progress_at = now  # all had been acknowledged, and nothing came since
-            return
+            return 0
+        buffered = self.buffered_bytes() if self._tempDataLen or self.dataBuffer else 0
         if now - self._progress_at < self.stall_timeout_seconds * ASKED_AGAIN:
-            return
+            return buffered
         in_kernel = self.kernel_bytes()
         acknowledged = self.accepted_bytes - in_kernel
-        if acknowledged != self._progress_bytes or not (in_kernel or self.buffered_bytes()):
+        if acknowledged != self._progress_bytes or not (in_kernel or buffered):
             self._progress_bytes = acknowledged
             self._progress_at = now
         elif now - self._progress_at > self.stall_timeout_seconds:
             self._state.stalled_total += 1
             self.abort(STALLED)
+        return buffered
 
     def abort(self, reason: str) -> None:
         """Cuts the connection; what is buffered is lost."""

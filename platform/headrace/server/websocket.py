@@ -2,6 +2,7 @@
 
 # ruff: noqa: ANN401, N802, N803  Twisted and autobahn ship no types; the camel-case names are theirs.
 
+import math
 import random
 import time
 from typing import Any
@@ -31,6 +32,8 @@ _ABNORMAL = 1006
 class GatewayWebSocket(WebSocketProtocol):  # type: ignore[misc]  # Daphne ships no types
     """One WebSocket connection, from its handshake on."""
 
+    due = -math.inf
+    """It is to be checked in each sweep."""
     exchange: "WebSocketExchange | None" = None
     handshake_deferred: Any = None
     _opened_at = 0.0
