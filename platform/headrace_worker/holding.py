@@ -91,12 +91,14 @@ class Holds:
     def consider(self, stats: EngineStats) -> None:
         """Suspend the longest-held where they keep too much of the KV cache, for their tenant or in all."""
         now = time.monotonic()
-        kept = {held.request_id: held.kv_cache_usage for held in stats.held if held.request_id in self._holds}
+        # Who is being suspended has given its share up, however long that takes: others need not follow it.
+        staying = {request_id: hold for request_id, hold in self._holds.items() if not hold.generation.is_leaving}
+        kept = {held.request_id: held.kv_cache_usage for held in stats.held if held.request_id in staying}
         by_tenant: defaultdict[str, float] = defaultdict(float)
         for request_id, share in kept.items():
-            by_tenant[self._holds[request_id].generation.request.tenant_id] += share
-        total, count = sum(kept.values()), len(self._holds)
-        for request_id, hold in list(self._holds.items()):
+            by_tenant[staying[request_id].generation.request.tenant_id] += share
+        total, count = sum(kept.values()), len(staying)
+        for request_id, hold in staying.items():
             tenant, share = hold.generation.request.tenant_id, kept.get(request_id, 0.0)
             over = share and (total > self._limits.kv_share or by_tenant[tenant] > self._limits.kv_share_per_tenant)
             crowded = self.max_held is not None and count > self.max_held
