@@ -22,6 +22,8 @@ from headrace_worker.engine import Deliver, EngineDeadError, EngineOutput, Engin
 from headrace_worker.simulated_config import CoreConfig
 from headrace_worker.simulated_core import SimulatedCore
 
+START_SECONDS = 60.0
+"""For an interpreter and its imports, on a machine that does a lot besides."""
 ANSWER_SECONDS = 10.0
 
 
@@ -121,7 +123,7 @@ class SimulatedProcess:
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_unix_connection(lambda: _Frames(self._take, self._closed), sock=ours)
         self._transport.write(_frame(config))
-        await self.stats()
+        await self._call(_Query, START_SECONDS)
         return self
 
     async def submit(self, request: EngineRequest) -> None:
@@ -161,12 +163,12 @@ class SimulatedProcess:
             raise EngineDeadError("the simulated engine has ended")
         self._transport.write(_frame(message))
 
-    async def _call(self, message: Callable[[int], Struct]) -> EngineStats:
+    async def _call(self, message: Callable[[int], Struct], seconds: float = ANSWER_SECONDS) -> EngineStats:
         number = next(self._numbers)
         self._write(message(number))
         answer = self._calls[number] = asyncio.get_running_loop().create_future()
         try:
-            return await asyncio.wait_for(answer, ANSWER_SECONDS)
+            return await asyncio.wait_for(answer, seconds)
         except TimeoutError as error:
             raise EngineDeadError("the simulated engine does not answer") from error
         finally:
