@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from headrace_wire import redis_keys
-from headrace_wire.fleet import WorkerState
+from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.snapshot import ConfigSnapshot, DeploymentConfig, EngineKind
 from headrace_worker.command import create_engine
 from headrace_worker.config import HealingLimits, HoldLimits, WorkerConfig
@@ -55,7 +55,10 @@ RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
 
 @pytest.fixture
 def run_worker(redis_url: str, desk: Desk) -> RunWorker:
-    """Start ready workers in this process, for the length of an `async with`; they are drained at its end."""
+    """Start ready workers in this process, for the length of an `async with`; they are drained at its end.
+
+    Their leases outlast a machine that stands still for a while: no stream changes its owner for that.
+    """
 
     @asynccontextmanager
     async def run(
@@ -63,7 +66,8 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         *,
         create: EngineFactory = create_engine,
         state: WorkerState = WorkerState.READY,
-        lease_seconds: float = 2.0,
+        lease_seconds: float = 20.0,
+        renew_seconds: float = 0.2,
         drain_seconds: float = 0.5,
         url: str | None = None,
         config: ConfigSnapshot | None = None,
@@ -78,7 +82,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
             deployment=deployment.name,
             redis_url=url or redis_url,
             lease_seconds=lease_seconds,
-            renew_seconds=lease_seconds / 10,
+            renew_seconds=renew_seconds,
             drain_seconds=drain_seconds,
             restart_seconds=0.05,
             hold_limits=limits or HoldLimits(),
@@ -89,7 +93,7 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
         worker = Worker(settings, create, WorkerMetrics(CollectorRegistry()))
         task = asyncio.create_task(worker.run())
         try:
-            await _unless_ended(task, desk.worker_in(state))
+            await _unless_ended(task, desk.worker_that(lambda info: _has_come_to(state, worker, info)))
             yield worker
         finally:
             worker.stop()
@@ -97,6 +101,12 @@ def run_worker(redis_url: str, desk: Desk) -> RunWorker:
                 await task
 
     return run
+
+
+def _has_come_to(wanted: WorkerState, worker: Worker, info: WorkerInfo) -> bool:
+    """One that sleeps was ready before, perhaps for less time than between two looks."""
+    was_ready = wanted is WorkerState.READY and info.state is WorkerState.SLEEPING
+    return info.incarnation == worker._lease.incarnation and (info.state is wanted or was_ready)
 
 
 async def _unless_ended(task: "asyncio.Task[None]", wait: Coroutine[Any, Any, object]) -> None:
@@ -123,7 +133,7 @@ class EngineWorker:
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels, as the worker exports it."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as response:
             lines = response.read().decode().splitlines()
         values = [float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{re.escape(name)}[ {{]", line)]
         assert values, f"{name} is not exported"

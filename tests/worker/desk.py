@@ -137,16 +137,22 @@ class Desk:
         entries: list[AnyLogEntry] = []
         last = b"0"
         async with asyncio.timeout(seconds):
-            while not entries or not found(entries[-1]):
-                rows: Reply = await self.redis.xread({redis_keys.log_key(stream_id): last}, count=1, block=1000)
+            while True:
+                rows: Reply = await self.redis.xread({redis_keys.log_key(stream_id): last}, count=100, block=1000)
                 for entry_id, fields in _rows(rows):
                     last = entry_id
                     entries.append(codec.decode_log_entry(fields[b"d"]))
-        return entries
+                    if found(entries[-1]):
+                        return entries
 
     async def answer(self, stream_id: str, *, seconds: float = WAIT_SECONDS) -> Answer:
         """Read a stream to its end."""
         return Answer(await self.read_until(stream_id, lambda entry: isinstance(entry, Ended), seconds=seconds))
+
+    async def tokens(self, stream_id: str, count: int) -> int:
+        """Return how many tokens are in a log once there are `count`: a record may say it is held before they are."""
+        await self.read_until(stream_id, lambda entry: isinstance(entry, Delta) and entry.seq >= count)
+        return len(await self.log.token_ids(stream_id))
 
     async def first_token(self, stream_id: str) -> list[AnyLogEntry]:
         """Read a stream up to its first token."""

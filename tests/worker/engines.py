@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,9 +153,24 @@ async def check_nothing_left(bench: EngineBench) -> None:
 
 def engine_processes() -> list[psutil.Process]:
     """Return the processes that engines of this test process run in, and not those of workers that it has started."""
-    own = [child for child in psutil.Process().children() if "--deployment" not in child.cmdline()]
-    family = [*own, *(descendant for child in own for descendant in child.children(recursive=True))]
-    return [process for process in family if "EngineCore" in process.name()]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # it has ended between two looks
+            if "--deployment" not in child.cmdline():
+                family = [child, *child.children(recursive=True)]
+                found += [process for process in family if "EngineCore" in process.name()]
+    return found
+
+
+def simulated_process() -> psutil.Process:
+    """Return the child of this test process that its one simulated engine steps in; pids say nothing of their order."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if "headrace_worker.simulated_process" in child.cmdline():
+                found.append(child)
+    (process,) = found
+    return process
 
 
 def contract_deployment(kind: str, tiny_model: Callable[[], Path]) -> DeploymentConfig:

@@ -1,7 +1,7 @@
 """Streams of LoRA adapters on the simulated engine: they go on with the weights that they began with, wherever."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -48,9 +48,9 @@ async def worker_of(run_worker: RunWorker, root: Path, *uses: AdapterUse) -> Asy
         yield worker
 
 
-async def admit(desk: Desk, adapter: AdapterUse | None, *, window: int = 0) -> str:
+async def admit(desk: Desk, adapter: AdapterUse | None, *, window: int = 0, tokens: int = TOKENS) -> str:
     salt = adapter.key if adapter is not None else "base"
-    return await desk.admit(adapter=adapter, cache_salt=salt, window=window, max_tokens=TOKENS, ignore_eos=True)
+    return await desk.admit(adapter=adapter, cache_salt=salt, window=window, max_tokens=tokens, ignore_eos=True)
 
 
 async def finished(desk: Desk, stream_id: str, *, owners: int = 1) -> str:
@@ -103,12 +103,11 @@ async def test_another_worker_goes_on_with_the_same_adapter(desk: Desk, run_work
 
 async def test_a_running_stream_is_handed_over_with_its_adapter(desk: Desk, run_worker: RunWorker, root: Path) -> None:
     tides = use(root, "tides")
-    async with AsyncExitStack() as second:
-        async with worker_of(run_worker, root, tides):
-            expected = await undisturbed(desk, tides)
-            stream_id = await admit(desk, tides)
-            await desk.first_token(stream_id)
-            await second.enter_async_context(worker_of(run_worker, root))
+    async with worker_of(run_worker, root, tides):
+        expected = await finished(desk, await admit(desk, tides, tokens=600))
+        stream_id = await admit(desk, tides, tokens=600)
+        await desk.first_token(stream_id)
+    async with worker_of(run_worker, root):
         assert await finished(desk, stream_id, owners=2) == expected
 
 

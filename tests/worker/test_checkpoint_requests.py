@@ -7,7 +7,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from headrace_wire.checkpoint_folders import make_folder, stream_folder
-from headrace_wire.messages import StreamState
+from headrace_wire.messages import Started, StreamState
 from headrace_wire.snapshot import DeploymentConfig
 from headrace_worker.checkpoint_metrics import CheckpointMetrics
 from headrace_worker.config import HoldLimits
@@ -62,7 +62,7 @@ async def test_what_is_suspended_and_what_is_handed_over_is_saved_first(desk: De
     ):
         held = await desk.admit(max_tokens=60, window=4)
         cancelled = await desk.admit(max_tokens=4000)
-        running = await desk.admit(max_tokens=200)
+        running = await desk.admit(max_tokens=4000)
         await desk.record_in(held, StreamState.SUSPENDED)
         for stream_id in (cancelled, running):
             await desk.first_token(stream_id)
@@ -71,7 +71,8 @@ async def test_what_is_suspended_and_what_is_handed_over_is_saved_first(desk: De
     assert orders.of(held) == orders.of(running) == ["checkpoint", "abort"]
     assert orders.of(cancelled) == ["abort"]
     async with run_worker(deployment, create=lambda deployment: ObservedEngine(deployment, orders)):
-        await desk.answer(running)
+        await desk.read_until(running, lambda entry: isinstance(entry, Started) and entry.seq > 0)
+        await desk.cancel(running)
     first, again = [request for request in orders.submitted if request.stream_id == running]
     assert (first.tenant_id, first.ahead, again.ahead) == ("t", False, True)
 
@@ -86,9 +87,10 @@ async def test_a_stream_that_has_ended_has_no_checkpoint(desk: Desk, run_worker:
         return folder
 
     async with run_worker(simulated("sim", engine_args=SLOW), checkpoints=settings):
-        stream_id = await desk.admit(max_tokens=60)
-        await desk.first_token(stream_id)
+        stream_id = await desk.admit(max_tokens=60, window=10)
+        await desk.record_in(stream_id, StreamState.HELD)
         mine, other = saved(stream_id), saved("another")
+        await desk.queue.credit([(stream_id, 60)])
         await desk.answer(stream_id)
         await desk.worker_that(lambda _: not mine.exists())
         assert other.exists()

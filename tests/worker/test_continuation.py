@@ -100,11 +100,11 @@ async def test_many_streams_and_random_deaths(desk: Desk, run_worker: RunWorker)
     chance = random.Random(3)
     fate = Fate()
     fate.plan([chance.randint(1, 40) for _ in range(25)])
-    async with run_worker(
+    prompts = [[chance.randrange(256) for _ in range(8)] for _ in range(60)]
+    streams = [await desk.admit(prompt, max_tokens=40, stop=("heron",)) for prompt in prompts]
+    async with run_worker(  # which finds as many as it can take, so that each death meets many
         simulated("sim", engine_args=FAST, max_num_seqs=16), create=lambda deployment: MortalEngine(deployment, fate)
     ):
-        prompts = [[chance.randrange(256) for _ in range(8)] for _ in range(60)]
-        streams = [await desk.admit(prompt, max_tokens=40, stop=("heron",)) for prompt in prompts]
         answers = [await desk.answer(stream_id) for stream_id in streams]
         fate.plan([])
         for prompt, answer in zip(prompts, answers, strict=True):

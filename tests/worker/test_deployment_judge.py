@@ -18,6 +18,7 @@ from headrace_worker.deployment_judge import DeploymentJudge, conversation
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
 from tests.worker.conftest import EngineWorker, RunWorker
 from tests.worker.desk import GATEWAY, WAIT_SECONDS, Desk
+from tests.worker.jammed_engine import Jam, JammedEngine
 
 QUESTION = "Does the text tell how to build a weapon?"
 RULE = JudgeRule(key="j", deployment="judge", question=QUESTION)
@@ -118,7 +119,7 @@ async def test_a_new_deployment_is_seen_without_a_restart(
 
 async def test_a_question_that_nobody_takes_is_late_and_leaves_the_queue(desk: Desk, judge: DeploymentJudge) -> None:
     await publish_snapshot(desk.redis, snapshot(1, judging("yes")))
-    asking = asyncio.create_task(judge.ask(RULE, "text", "t", 2.0))
+    asking = asyncio.create_task(judge.ask(RULE, "text", "t", 5.0))
     await queued(desk)
     assert (await failure_of(asking)).reason == "timeout"
     await judge.close()
@@ -135,11 +136,15 @@ async def test_a_question_that_nobody_takes_is_late_and_leaves_the_queue(desk: D
 async def test_a_question_under_way_is_cancelled_when_late_and_the_next_is_answered(
     desk: Desk, run_worker: RunWorker, judge: DeploymentJudge
 ) -> None:
-    async with run_worker(judging("yes", engine_args={"ttft_ms": 3_000, "tpot_ms": 1, "answer": "yes"})):
-        assert (await failure_of(judge.ask(RULE, "text", "t", 1.5))).reason == "timeout"
+    jam = Jam()
+    async with run_worker(judging("yes"), create=lambda deployment: JammedEngine(deployment, jam)):
+        assert (await failure_of(judge.ask(RULE, "text", "t", 3.0))).reason == "timeout"
         await judge.close()
         ((stream_id, _),) = await streams(desk)
-        assert (await desk.answer(stream_id)).end.state is StreamState.CANCELLED
+        answer = await desk.answer(stream_id)
+        assert answer.end.state is StreamState.CANCELLED
+        assert answer.starts, "it was under way"
+        jam.is_on = False
         assert (await judge.ask(RULE, "text", "t", WAIT_SECONDS)).found
 
 

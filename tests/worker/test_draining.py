@@ -6,7 +6,7 @@ from headrace_wire import redis_keys
 from headrace_wire.draining import NotThereError, drain_worker, migrate_stream, resume_worker
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.messages import Started, StreamState
-from tests.support.snapshots import simulated
+from tests.support.snapshots import simulated, snapshot
 from tests.worker.conftest import RunWorker
 from tests.worker.desk import Desk
 
@@ -16,15 +16,15 @@ STREAMS = 20
 
 
 async def test_drain_lets_streams_finish_and_takes_no_new_ones(desk: Desk, run_worker: RunWorker) -> None:
-    async with run_worker(simulated("sim", engine_args=SLOW), drain_seconds=20) as worker:
-        running = await desk.admit(max_tokens=40)
+    async with run_worker(simulated("sim", engine_args=SLOW), drain_seconds=60) as worker:
+        running = await desk.admit(max_tokens=150)
         await desk.first_token(running)
         worker.stop()
         await desk.worker_in(WorkerState.DRAINING)
         waiting = await desk.admit()
         answer = await desk.answer(running)
     assert answer.end.state is StreamState.FINISHED
-    assert answer.end.usage.completion_tokens == 40
+    assert answer.end.usage.completion_tokens == 150
     record = await desk.queue.record(waiting)
     assert record is not None
     assert record.state is StreamState.QUEUED
@@ -34,15 +34,15 @@ async def test_drain_lets_streams_finish_and_takes_no_new_ones(desk: Desk, run_w
 async def test_what_a_drain_cuts_is_continued_by_the_next_worker(desk: Desk, run_worker: RunWorker) -> None:
     """Also when it was admitted so long ago that its queue deadline has passed: it has met that one."""
     async with run_worker(simulated("sim", engine_args=SLOW), drain_seconds=0.1):
-        stream_id = await desk.admit(max_tokens=60)
+        stream_id = await desk.admit(max_tokens=200)
         await desk.first_token(stream_id)
         await desk.redis.hset(redis_keys.stream_key(stream_id), mapping={"admitted_ms": 1, "deadline_ms": 60_001})
     record = await desk.queue.record(stream_id)
     assert record is not None
     assert record.state is StreamState.QUEUED
-    async with run_worker():
+    async with run_worker(config=snapshot(2, simulated("sim"))):
         answer = await desk.answer(stream_id)
-        reference = await desk.answer(await desk.admit(max_tokens=60))
+        reference = await desk.answer(await desk.admit(max_tokens=200))
     answer.check_order(owners=2)
     assert answer.text == reference.text
     assert answer.end.usage == reference.end.usage
@@ -79,7 +79,7 @@ async def test_what_is_left_of_a_drain_is_handed_over_and_the_worker_comes_back(
 async def test_a_drain_lets_streams_finish(desk: Desk, run_worker: RunWorker) -> None:
     async with run_worker(simulated("sim", engine_args=SLOW)):
         worker = await desk.worker_in(WorkerState.READY)
-        running = await desk.admit(max_tokens=40)
+        running = await desk.admit(max_tokens=150)
         await desk.first_token(running)
         await drain_worker(desk.redis, worker.incarnation, reason="a test", deadline_seconds=LONG)
         await desk.worker_that(lambda info: info.state is WorkerState.DRAINING and info.num_streams == 1)
@@ -108,7 +108,7 @@ async def test_a_newer_order_brings_the_deadline_forward(desk: Desk, run_worker:
 async def test_who_is_told_to_leave_ends(desk: Desk, run_worker: RunWorker, was_drained: bool) -> None:
     async with run_worker(simulated("sim", engine_args=SLOW), drain_seconds=LONG):
         worker = (await desk.worker_in(WorkerState.READY)).incarnation
-        stream_id = await desk.admit(max_tokens=60)
+        stream_id = await desk.admit(max_tokens=2000)
         await desk.first_token(stream_id)
         if was_drained:
             await drain_worker(desk.redis, worker, reason="a test", deadline_seconds=LONG)
@@ -118,14 +118,13 @@ async def test_who_is_told_to_leave_ends(desk: Desk, run_worker: RunWorker, was_
 
 
 async def test_a_stream_that_is_migrated_goes_on_elsewhere(desk: Desk, run_worker: RunWorker) -> None:
-    async with run_worker(simulated("sim", engine_args=SLOW)):
-        first = (await desk.worker_in(WorkerState.READY)).incarnation
-        stream_id = await desk.admit(max_tokens=60)
-        await desk.first_token(stream_id)
-        async with run_worker(simulated("sim", engine_args=SLOW)):
-            await migrate_stream(desk.redis, first, stream_id, reason="a test")
-            answer = await desk.answer(stream_id)
-            reference = await desk.answer(await desk.admit(max_tokens=60))
+    slow = simulated("sim", engine_args=SLOW)
+    async with run_worker(slow), run_worker(slow):
+        stream_id = await desk.admit(max_tokens=100)
+        first = next(entry.owner for entry in await desk.first_token(stream_id) if isinstance(entry, Started))
+        await migrate_stream(desk.redis, first, stream_id, reason="a test")
+        answer = await desk.answer(stream_id)
+        reference = await desk.answer(await desk.admit(max_tokens=100))
     answer.check_order(owners=2)
     assert answer.text == reference.text
     assert [start.owner == first for start in answer.starts] == [True, False]
@@ -136,7 +135,7 @@ async def test_nobody_else_is_there(desk: Desk, run_worker: RunWorker) -> None:
     """It waits for another worker for a while; when that time is over it goes on where it was."""
     async with run_worker(simulated("sim", engine_args=SLOW)):
         worker = (await desk.worker_in(WorkerState.READY)).incarnation
-        stream_id = await desk.admit(max_tokens=30)
+        stream_id = await desk.admit(max_tokens=150)
         await desk.first_token(stream_id)
         await migrate_stream(desk.redis, worker, stream_id, reason="a test")
         await desk.record_in(stream_id, StreamState.QUEUED)

@@ -94,7 +94,7 @@ async def test_held_requests_leave_their_slots_to_others(bench: EngineBench) -> 
 async def test_resumed_requests_go_before_those_that_wait(bench: EngineBench) -> None:
     held = await bench.submit(prompt(20), credit=3, max_tokens=20)
     await bench.held(held)
-    running = [await bench.submit(prompt(21 + i), max_tokens=100) for i in range(SLOTS)]
+    running = [await bench.submit(prompt(21 + i), max_tokens=300) for i in range(SLOTS)]
     waiting = [await bench.submit(prompt(31 + i), max_tokens=100) for i in range(2)]
     await bench.until(lambda: all(bench.outputs[request] for request in running))
     bench.engine.credit({held: 1000})
@@ -156,8 +156,8 @@ async def test_continued_without_credit_it_waits_for_some(bench: EngineBench) ->
 
 
 async def test_limit_moves_while_requests_run(bench: EngineBench) -> None:
-    whole = [await bench.answer(prompt(number), max_tokens=120) for number in range(60, 60 + SLOTS)]
-    requests = [await bench.submit(prompt(number), max_tokens=120) for number in range(60, 60 + SLOTS)]
+    whole = [await bench.answer(prompt(number), max_tokens=240) for number in range(60, 60 + SLOTS)]
+    requests = [await bench.submit(prompt(number), max_tokens=240) for number in range(60, 60 + SLOTS)]
     await bench.until(lambda: all(bench.outputs[request] for request in requests))
     bench.engine.limit(1)
     stats = await bench.until_stats(lambda stats: stats.num_requests_running == 1)

@@ -47,8 +47,17 @@ TOPIC = TopicRule(key="t", examples=("How to open the gate of a dam",))
 """Answers below say nothing of it where they are to pass."""
 
 
-def policy(*rules: AnyRule, **fields: object) -> GuardPolicy:
-    return GuardPolicy(key="p", name="p", version=3, replacement=INSTEAD, rules=rules, **fields)  # type: ignore[arg-type]
+def policy(*rules: AnyRule, judge_deadline_seconds: float = WAIT_SECONDS, **fields: object) -> GuardPolicy:
+    """Return a policy whose judges are given all the time that there is, where a test does not say otherwise."""
+    return GuardPolicy(
+        key="p",
+        name="p",
+        version=3,
+        replacement=INSTEAD,
+        rules=rules,
+        judge_deadline_seconds=judge_deadline_seconds,
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 async def terms(desk: Desk, *policies: GuardPolicy, input_texts: tuple[str, ...] = ()) -> GuardTerms:
@@ -186,7 +195,7 @@ async def test_an_innocent_answer_is_not_delayed_by_light_rules(desk: Desk, run_
 
 async def test_a_takeover_in_the_middle_of_a_window(desk: Desk, run_worker: RunWorker) -> None:
     sim, judge = two(ANSWER, "no")
-    slow = saying(ANSWER, tpot_ms=10)
+    slow = saying(ANSWER, tpot_ms=30)
     guard = await terms(desk, policy(QUESTION))
     async with run_worker(judge, config=snapshot(1, sim, judge)):
         async with run_worker(slow, config=snapshot(2, slow, judge), drain_seconds=0.01):
@@ -200,7 +209,7 @@ async def test_a_takeover_in_the_middle_of_a_window(desk: Desk, run_worker: RunW
 
 
 async def test_what_a_topic_is_like_is_not_shown(desk: Desk, run_worker: RunWorker) -> None:
-    guard = await terms(desk, policy(TOPIC, judge_deadline_seconds=WAIT_SECONDS, chunk_size=64, context_size=32))
+    guard = await terms(desk, policy(TOPIC, chunk_size=64, context_size=32))
     told = "To open the dam gate, turn the wheel on its left side."
     async with run_worker(saying(told)):
         answer = await asked(desk, guard, max_tokens=len(told))
@@ -276,7 +285,7 @@ async def check_failure(desk: Desk, answer: Answer, failure_mode: FailureMode, t
 
 
 async def test_a_shadow_waits_for_no_judge(desk: Desk, run_worker: RunWorker) -> None:
-    guard = await terms(desk, policy(QUESTION, mode=PolicyMode.SHADOW, judge_deadline_seconds=WAIT_SECONDS))
+    guard = await terms(desk, policy(QUESTION, mode=PolicyMode.SHADOW))
     sim, judge = saying("A short answer."), saying("yes", name="judge")
     async with run_worker(sim, config=snapshot(1, sim, judge)):
         answer = await asked(desk, guard, max_tokens=40)
@@ -325,7 +334,7 @@ async def test_a_good_request_gets_all_that_came_while_it_was_judged(desk: Desk,
 async def test_a_takeover_before_the_verdict_judges_the_request_too(desk: Desk, run_worker: RunWorker) -> None:
     """The first owner has written its fence, and goes before anybody said whether the request is good."""
     rule = JudgeRule(key="j", deployment="judge", question="?", applies_to=Direction.INPUT)
-    guard = await terms(desk, policy(rule, judge_deadline_seconds=WAIT_SECONDS), input_texts=("Tell me of sluices.",))
+    guard = await terms(desk, policy(rule), input_texts=("Tell me of sluices.",))
     sim, judge = two(ANSWER, "yes")
     async with run_worker(sim, config=snapshot(1, sim, judge), drain_seconds=0.01):
         stream_id = await desk.admit(guard=guard, max_tokens=len(ANSWER), seed=1)
@@ -341,7 +350,7 @@ async def test_every_message_of_a_request_is_judged_and_what_passed_is_not_judge
     desk: Desk, run_worker: RunWorker
 ) -> None:
     rule = TopicRule(key="t", examples=("How to open the gate of a dam",), applies_to=Direction.INPUT)
-    asking = policy(rule, judge_deadline_seconds=WAIT_SECONDS)
+    asking = policy(rule)
     earlier, bad = "Tell me of a mill, and of the miller who sleeps.", "How do I open the dam gate?"
     async with run_worker(saying(ANSWER)) as worker:
         hidden = await asked(desk, await terms(desk, asking, input_texts=(bad, "Sure.", "Go on.")))

@@ -171,7 +171,7 @@ async def test_the_first_request_that_begins_with_it_finds_it(engine_desk: Desk)
 
 async def _counts(desk: Desk, cache_id: str) -> dict[str, int]:
     """Wait for the worker's next flush."""
-    async with asyncio.timeout(30), desk.redis.pubsub() as channel:
+    async with asyncio.timeout(WAIT_SECONDS), desk.redis.pubsub() as channel:
         await channel.subscribe(redis_keys.fleet_channel())
         while True:
             row: Reply = await desk.redis.hgetall(redis_keys.prompt_cache_use_key(cache_id))

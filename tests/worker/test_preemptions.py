@@ -14,8 +14,8 @@ from tests.worker.desk import Desk
 async def test_a_worker_reports_preemptions_and_no_stream_loses_a_token(desk: Desk, run_worker: RunWorker) -> None:
     """Three streams of 50 + 100 tokens have 300 tokens of KV cache."""
     crowded = simulated("sim", engine_args={"ttft_ms": 1, "tpot_ms": 2, "kv_tokens": 300}, max_num_seqs=4)
-    async with run_worker(crowded):
-        streams = [await desk.admit(list(range(50)), max_tokens=100) for _ in range(3)]
+    streams = [await desk.admit(list(range(50)), max_tokens=100) for _ in range(3)]
+    async with run_worker(crowded):  # so that it has all of them at once
         for answer in await asyncio.gather(*map(desk.answer, streams)):
             answer.check_order()
             assert answer.end.usage.completion_tokens == 100

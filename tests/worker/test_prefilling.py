@@ -19,8 +19,9 @@ from headrace_worker.prefill_metrics import PrefillMetrics
 from headrace_worker.prefilling import Prefilling
 from tests.support.snapshots import simulated
 from tests.worker.conftest import RunWorker
-from tests.worker.desk import Desk
+from tests.worker.desk import WAIT_SECONDS, Desk
 from tests.worker.engines import EngineBench, contract_deployment, started
+from tests.worker.jammed_engine import Jam, JammedEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -135,7 +136,7 @@ async def test_a_worker_computes_it_and_reports(desk: Desk, run_worker: RunWorke
         key = redis_keys.prefix_warmth_key("p")
         await desk.queue.tell([(f"@{info.incarnation}", prefill(range(640)))])
         await desk.worker_that(lambda _: True)
-        async with asyncio.timeout(10), desk.redis.pubsub() as channel:
+        async with asyncio.timeout(WAIT_SECONDS), desk.redis.pubsub() as channel:
             await channel.subscribe(redis_keys.fleet_channel())
             while not (raw := await _hget(desk, key, info.incarnation)):
                 await channel.get_message(timeout=0.02)
@@ -159,10 +160,12 @@ async def test_a_worker_without_a_free_place_does_not_begin(desk: Desk, run_work
 
 
 async def test_a_stream_takes_the_engine_from_it(desk: Desk, run_worker: RunWorker) -> None:
-    async with run_worker(simulated("sim", engine_args={"ttft_ms": 300, "tpot_ms": 1})) as worker:
+    jam = Jam()
+    async with run_worker(create=lambda deployment: JammedEngine(deployment, jam)) as worker:
         (info,) = await desk.workers()
         await desk.queue.tell([(f"@{info.incarnation}", prefill(range(64)))])
         await _until_metric(desk, worker, "headrace_worker_prefills_begun_total")
+        jam.is_on = False  # of what comes now: that one never comes to an end
         stream_id = await desk.admit(max_tokens=3)
         answer = await desk.answer(stream_id)
         assert answer.end.state is StreamState.FINISHED
@@ -171,7 +174,7 @@ async def test_a_stream_takes_the_engine_from_it(desk: Desk, run_worker: RunWork
 
 
 async def test_a_worker_stops_it_when_told(desk: Desk, run_worker: RunWorker) -> None:
-    async with run_worker(simulated("sim", engine_args={"ttft_ms": 2000})) as worker:
+    async with run_worker(create=lambda deployment: JammedEngine(deployment, Jam())) as worker:
         (info,) = await desk.workers()
         await desk.queue.tell([(f"@{info.incarnation}", prefill(range(64)))])
         await _until_metric(desk, worker, "headrace_worker_prefills_begun_total")
@@ -191,7 +194,7 @@ def _metric(worker: object, name: str, **labels: str) -> float:
 
 async def _until_metric(desk: Desk, worker: object, name: str, **labels: str) -> None:
     """Wait for a count. It changes silently, so this looks again and again."""
-    async with asyncio.timeout(30), desk.redis.pubsub() as channel:
+    async with asyncio.timeout(WAIT_SECONDS), desk.redis.pubsub() as channel:
         await channel.subscribe(redis_keys.fleet_channel())
         while not _metric(worker, name, **labels):
             await channel.get_message(timeout=0.02)

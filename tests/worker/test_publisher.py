@@ -26,7 +26,7 @@ from tests.worker.desk import Desk
 from tests.worker.redis_proxy import RedisProxy
 
 WORKER = "worker-test"
-LIMIT_SECONDS = 20
+LIMIT_SECONDS = 60
 
 
 class Bench:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from tokenizers import Tokenizer
 
@@ -21,8 +20,9 @@ from headrace_worker.engine import (
 )
 from headrace_worker.simulated_engine import SimulatedEngine
 from tests.support.snapshots import simulated
+from tests.worker.engines import simulated_process
 
-LIMIT_SECONDS = 20
+LIMIT_SECONDS = 60
 
 
 class Lab:
@@ -65,12 +65,6 @@ def request(request_id: str, prompt: list[int] | None = None, **sampling: Any) -
     return EngineRequest(request_id, prompt or [1, 2, 3], SamplingParams(**{"max_tokens": 12, **sampling}), "salt")
 
 
-def engine_process() -> psutil.Process:
-    return next(
-        child for child in psutil.Process().children() if "headrace_worker.simulated_process" in child.cmdline()
-    )
-
-
 @pytest.mark.parametrize("process", [False, True])
 async def test_a_token_depends_on_the_prompt_and_its_position_alone(process: bool) -> None:
     async with started(engine_args={"process": process}) as lab:
@@ -98,7 +92,7 @@ async def test_text_is_made_of_words() -> None:
 async def test_all_running_requests_step_together(process: bool) -> None:
     async with started(engine_args={"tpot_ms": 30, "process": process}, max_num_seqs=4) as lab:
         for i in range(6):
-            await lab.engine.submit(request(f"r{i}", max_tokens=4))
+            await lab.engine.submit(request(f"r{i}", max_tokens=20))
         stats = await lab.engine.stats()
         assert (stats.num_requests_running, stats.num_requests_waiting) == (4, 2)
         await lab.generate(*(f"r{i}" for i in range(6)))
@@ -136,7 +130,7 @@ async def test_refused_arguments(args: dict[str, Any]) -> None:
 async def test_death_of_the_child_is_told() -> None:
     async with started(engine_args={"process": True}) as lab:
         await lab.engine.submit(request("r", max_tokens=1000))
-        engine_process().kill()
+        simulated_process().kill()
         async with asyncio.timeout(LIMIT_SECONDS):
             assert await lab.engine.wait_death()
         with pytest.raises(EngineDeadError):
@@ -148,7 +142,7 @@ async def test_death_of_the_child_is_told() -> None:
 
 async def test_shutdown_ends_the_child() -> None:
     async with started(engine_args={"process": True}):
-        child = engine_process()
+        child = simulated_process()
     assert not child.is_running()
 
 

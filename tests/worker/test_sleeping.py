@@ -15,7 +15,7 @@ from headrace_wire.messages import FinishReason, WarmUp
 from headrace_wire.prefill_reports import PrefillReport
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
 from tests.worker.conftest import ENGINE_START_SECONDS, EngineWorker, RunWorker, engine_deployment
-from tests.worker.desk import Desk
+from tests.worker.desk import WAIT_SECONDS, Desk
 from tests.worker.prompts import prompt_cache
 
 SLEEPY = replace(simulated("sim"), sleep_after_seconds=0.5)
@@ -34,11 +34,12 @@ async def test_an_unused_engine_ends_and_comes_back_for_a_request(desk: Desk, ru
         asleep = await desk.worker_in(WorkerState.SLEEPING)
         assert worker._host._engine is None
         assert asleep.cold_start_seconds > 0, "what it took tells how long a wake will take"
+        waking = asyncio.create_task(desk.worker_that(lambda info: info.state is not WorkerState.SLEEPING))
         stream_id = await desk.admit()
         answer = await desk.answer(stream_id)
         answer.check_order()
         assert answer.end.finish_reason is not FinishReason.ERROR
-        awake = await desk.worker_that(lambda info: info.state is not WorkerState.SLEEPING)
+        awake = await waking
         assert awake.incarnation == asleep.incarnation, "it was registered all the time"
         assert await warmed_at(desk, "ours") > before, "pinned prefixes were computed again, before the request"
         await desk.worker_in(WorkerState.SLEEPING)
@@ -56,7 +57,7 @@ async def test_no_stream_is_cut_off(desk: Desk, run_worker: RunWorker) -> None:
 async def test_a_warm_up_is_no_use(desk: Desk, run_worker: RunWorker) -> None:
     async with run_worker(SLEEPY):
         (info,) = await desk.workers()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             while (await desk.workers())[0].state is WorkerState.READY:
                 await desk.queue.tell([(f"@{info.incarnation}", WarmUp())])
 
