@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 from headrace_wire import redis_keys
 from headrace_wire.functions import Functions, Reply
 from headrace_wire.messages import GenerateRequest, SamplingParams
+from headrace_wire.redis_client import connect
 from headrace_wire.request_queue import RequestQueue, Verdict
 from headrace_wire.token_log import TokenLog
 
@@ -46,7 +47,7 @@ class Wire:
 
 @pytest.fixture
 async def wire(redis_url: str) -> AsyncIterator[Wire]:
-    redis = Redis.from_url(redis_url)
+    redis = connect(redis_url)
     await redis.flushall()
     functions = Functions(redis)
     wire = Wire(redis, functions, TokenLog(redis, functions), RequestQueue(redis, functions))

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from redis.asyncio import Redis
 
-from headrace_wire import redis_keys
+from headrace_wire import intervention_log, redis_keys
 from headrace_wire.functions import Reply
 from headrace_wire.intervention_log import InterventionLog, decode_intervention
 from headrace_wire.interventions import Intervention
@@ -28,7 +28,8 @@ async def ended(log: InterventionLog) -> None:
         await running
 
 
-async def test_what_is_left_at_the_end_is_written(redis_url: str) -> None:
+async def test_what_is_left_at_the_end_is_written(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervention_log, "RETRY_SECONDS", 60.0)  # a busy Redis may not take it at once
     redis = connect(redis_url)
     await redis.delete(redis_keys.interventions_key())
     log = InterventionLog(redis)

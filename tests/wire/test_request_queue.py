@@ -95,9 +95,9 @@ async def test_expired_lease_is_final(wire: Wire) -> None:
     with pytest.raises(LeaseLostError):
         await wire.queue.claim(WORKER, deployment="m", want=1)
     with pytest.raises(LeaseLostError):
-        await wire.queue.renew(WORKER, lease_seconds=5, owned=[], channels=[])
+        await wire.queue.renew(WORKER, lease_seconds=60, owned=[], channels=[])
     with pytest.raises(LeaseLostError):
-        await wire.queue.enlist(WORKER, lease_seconds=5, channels=[])
+        await wire.queue.enlist(WORKER, lease_seconds=60, channels=[])
 
 
 async def test_reap_takes_streams_of_the_dead_under_a_new_epoch(wire: Wire) -> None:
@@ -180,7 +180,7 @@ async def test_renew_tells_lost_and_cancelled(wire: Wire) -> None:
     outcome, _ = await wire.queue.cancel(cancelled, tenant_id="t", reason="client", incarnation=GATEWAY)
     assert outcome is CancelOutcome.RUNNING
     renewal = await wire.queue.renew(
-        WORKER, lease_seconds=5, owned=[(lost, a.epoch, 0), (cancelled, b.epoch, 0)], channels=[]
+        WORKER, lease_seconds=60, owned=[(lost, a.epoch, 0), (cancelled, b.epoch, 0)], channels=[]
     )
     assert renewal.lost == {lost}
     assert renewal.cancelled == {cancelled: "client"}
@@ -191,10 +191,10 @@ async def test_assigned_but_unlisted_goes_back_to_the_head(wire: Wire) -> None:
     await wire.admit(stream_id)
     (first,) = await wire.queue.claim(WORKER, deployment="m", want=1)
     await wire.admit(new_stream_id())
-    await wire.queue.renew(WORKER, lease_seconds=5, owned=[], channels=[])
+    await wire.queue.renew(WORKER, lease_seconds=60, owned=[], channels=[])
     assert (await wire.queue.record(stream_id)) is not None, "within the grace nothing happens"
     await wire.redis.hset(redis_keys.assigned_key(WORKER), stream_id, f"{first.epoch}:1")
-    await wire.queue.renew(WORKER, lease_seconds=5, owned=[], channels=[])
+    await wire.queue.renew(WORKER, lease_seconds=60, owned=[], channels=[])
     (again,) = await wire.queue.claim(WORKER, deployment="m", want=1)
     assert again.stream_id == stream_id
     assert again.attempt == 2
@@ -268,7 +268,7 @@ async def test_a_suspended_stream_comes_back_with_more_credit_and_keeps_its_atte
     assert await wire.queue.suspend(stream_id, epoch=epoch, **give_up) is GivenBack.SUSPENDED
     assert await wire.queue.suspend(stream_id, epoch=epoch, **give_up) is GivenBack.LOST
     assert await wire.queue.claim(WORKER, deployment="m", want=1) == []
-    assert (await wire.queue.renew(WORKER, lease_seconds=5, owned=[], channels=[])).lost == frozenset()
+    assert (await wire.queue.renew(WORKER, lease_seconds=60, owned=[], channels=[])).lost == frozenset()
     other = new_stream_id()
     await wire.admit(other)
     assert await wire.queue.credit([(stream_id, 40)]) == 1

@@ -16,11 +16,11 @@ import psutil
 import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
-from redis.asyncio import Redis
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from headrace_wire import redis_keys
 from headrace_wire.fleet import WorkerInfo, WorkerState
+from headrace_wire.redis_client import connect
 from headrace_wire.snapshot import ConfigSnapshot, DeploymentConfig, EngineKind
 from headrace_worker.command import create_engine
 from headrace_worker.config import HealingLimits, HoldLimits, WorkerConfig
@@ -42,7 +42,7 @@ NO_QUARANTINE = HealingLimits(quarantine_after=0)
 @pytest.fixture
 async def desk(redis_url: str) -> AsyncIterator[Desk]:
     """An enlisted gateway on an empty Redis."""
-    redis = Redis.from_url(redis_url)
+    redis = connect(redis_url)
     await redis.flushall()
     desk = Desk(redis)
     await desk.queue.enlist(GATEWAY, lease_seconds=600, channels=[redis_keys.delivery_key(GATEWAY)])
@@ -208,7 +208,7 @@ def engine_worker(
     """The session's one real engine, ready. It has a pinned prompt cache, `tides`."""
 
     async def publish() -> None:
-        redis = Redis.from_url(engine_redis_url)
+        redis = connect(engine_redis_url)
         config = replace(snapshot(1, engine_deployment(tiny_model)), prompt_caches=[prompt_cache("tides", "tiny")])
         await publish_snapshot(redis, config)
         await redis.aclose()
@@ -227,7 +227,7 @@ def engine_worker(
 @pytest.fixture
 async def engine_desk(engine_worker: EngineWorker) -> AsyncIterator[Desk]:
     """A gateway's end beside the real engine, which is ready and idle."""
-    redis = Redis.from_url(engine_worker.redis_url)
+    redis = connect(engine_worker.redis_url)
     desk = Desk(redis)
     try:
         await desk.worker_that(
