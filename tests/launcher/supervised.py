@@ -193,6 +193,7 @@ async def replacing(watched: Watched) -> None:
 async def grandchildren(watched: Watched) -> None:
     watched.supervisor.add(kind("parent", PARENT, STUBBORN))
     await watched.supervisor.scale("parent", 1)
+    await watched.until(lambda: "children" in watched.text)  # said by the parent, before or after they are up
     await watched.until_up(2)
 
 

@@ -35,7 +35,7 @@ def supervisor(spawn: Spawn, folder: Path) -> Iterator[Process]:
     command = [sys.executable, "-m", "tests.launcher.supervised", "control", str(folder)]
     process = spawn(command, name="control", ready="listening")
     yield process
-    process.stop()
+    process.stop(timeout=60)
     assert "Traceback" not in process.log, process.log
     assert "descendants left: 0" in process.log
     assert not (folder / SOCKET_NAME).exists()

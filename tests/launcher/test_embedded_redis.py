@@ -39,11 +39,11 @@ def test_too_old_server_is_passed_over(tmp_path: Path, monkeypatch: pytest.Monke
 def test_state_survives_a_kill_once_it_was_synced(spawn: Spawn, tmp_path: Path) -> None:
     embedded = EmbeddedRedis.in_directory(find_redis_server(names=()), tmp_path)
     server = spawn(embedded.command(), ready=embedded.socket)
-    with redis.Redis.from_url(embedded.url) as client:
+    with redis.Redis.from_url(embedded.url, socket_timeout=120) as client:
         client.set("kept", "yes")
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
         assert client.config_get("append*").items() >= {"appendonly": "yes", "appendfsync": "everysec"}.items()
-        client.execute_command("WAITAOF", 1, 0, 5000)
+        assert client.execute_command("WAITAOF", 1, 0, 100_000)[0] == 1
     server.send_signal(9)
     server.wait()
     spawn(embedded.command(), ready=embedded.socket)

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Spawn
 from tests.support.processes import Process
 
-ENDED_WITHIN_SECONDS = 60
+ENDED_WITHIN_SECONDS = 120
 
 
 def run(spawn: Spawn, scenario: str) -> str:

@@ -18,7 +18,7 @@ from tests.support.environment import child_environment
 from tests.support.processes import Process, free_port
 
 UP = [sys.executable, "-m", "headrace_launcher", "up"]
-READY, READY_SECONDS, END_SECONDS = "Headrace is ready", 240.0, 60.0
+READY, READY_SECONDS, END_SECONDS = "Headrace is ready", 240.0, 120.0
 
 
 class Installation:
@@ -94,7 +94,7 @@ def test_key_of_the_up_file_gets_an_answer(installation: Installation) -> None:
         data=json.dumps(body).encode(),
         headers={"Authorization": f"Bearer {content['api_key']}", "Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         completion = json.load(answer)
     assert completion["usage"]["completion_tokens"] == 5
     assert completion["choices"][0]["message"]["content"]
@@ -141,7 +141,7 @@ def test_bad_environment_is_refused_in_one_line_before_anything_is_made(tmp_path
 
 def test_engine_metrics_are_served_on_loopback(running: Process) -> None:
     url = running.wait_for_line(r"metrics on (http://\S+)")[1]
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         assert b"headrace_" in answer.read()
 
 

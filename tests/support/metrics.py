@@ -37,7 +37,7 @@ def wait_for(value: Callable[[], float], at_least: float) -> float:
 
 def metric(base_url: str, name: str, **labels: str) -> float:
     """Returns the sum of a process' samples that have these labels."""
-    answer = httpx.get(f"{base_url}/metrics", timeout=10).raise_for_status()
+    answer = httpx.get(f"{base_url}/metrics", timeout=DEADLINE_SECONDS).raise_for_status()
     return sum(
         sample.value
         for family in text_string_to_metric_families(answer.text)

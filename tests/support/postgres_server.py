@@ -144,7 +144,7 @@ def _reachable(programs: Path, folder: Path, user: str | None) -> Path:
 
 
 def _run(command: Sequence[str | Path], *, user: str | None, cwd: Path) -> None:
-    done = subprocess.run(command, user=user, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, user=user, cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode != 0:
         msg = f"{command[0]} failed:\n{done.stdout}{done.stderr}"
         raise PostgresMissingError(msg)
@@ -156,6 +156,6 @@ def _major(text: str) -> int:
 
 
 def _program_major(folder: Path) -> int:
-    answer = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=False, timeout=10)
+    answer = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=False, timeout=60)
     words = answer.stdout.split()  # postgres (PostgreSQL) 15.18 ...
     return _major(words[2]) if len(words) > 2 else 0

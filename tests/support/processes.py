@@ -15,6 +15,8 @@ from tests.support.environment import REPOSITORY_ROOT, child_environment
 
 PATIENCE_SECONDS = 120.0
 """For what takes a second on a machine that does nothing else."""
+READ_SECONDS = 20.0
+"""For the last lines of a process that has ended; its own children may hold the pipe for longer."""
 
 
 class ProcessFailedError(Exception):
@@ -52,10 +54,11 @@ class Process:
 
     def _read(self) -> None:
         assert self._popen.stdout is not None
-        for line in self._popen.stdout:
-            with self._changed:
-                self._lines.append(line.decode(errors="replace").rstrip())
-                self._changed.notify_all()
+        with self._popen.stdout as lines:  # closed here: who stops it may not wait for a child that holds it open
+            for line in lines:
+                with self._changed:
+                    self._lines.append(line.decode(errors="replace").rstrip())
+                    self._changed.notify_all()
         with self._changed:
             self._eof = True
             self._changed.notify_all()
@@ -112,7 +115,7 @@ class Process:
     def wait(self, *, timeout: float = PATIENCE_SECONDS) -> int:
         """Returns its exit status once it ended; the log is complete then."""
         status = self._popen.wait(timeout)
-        self._reader.join(timeout=5)
+        self._reader.join(timeout=READ_SECONDS)
         return status
 
     def send_signal(self, number: int) -> None:
@@ -127,9 +130,7 @@ class Process:
             except subprocess.TimeoutExpired:
                 self._popen.kill()
                 self._popen.wait()
-        self._reader.join(timeout=2)
-        if not self._reader.is_alive() and self._popen.stdout is not None:
-            self._popen.stdout.close()
+        self._reader.join(timeout=READ_SECONDS)
 
     def _failure(self, problem: str) -> ProcessFailedError:
         tail = "\n".join(self._lines[-40:])
@@ -144,7 +145,7 @@ class Process:
         self.stop()
 
 
-def run_to_end(command: Sequence[str | Path], environ: Mapping[str, str], *, timeout: float = 180.0) -> str:
+def run_to_end(command: Sequence[str | Path], environ: Mapping[str, str], *, timeout: float = 400.0) -> str:
     """Runs a command in the repository's root; returns its output.
 
     Raises:

@@ -24,8 +24,12 @@ Stalled = tuple[ClientConnection, str]
 
 
 def opened(stack: LiveStack, **options: Any) -> Any:
-    """Return a connection to `/v1/ws` that is not open yet: await it, or enter it."""
+    """Return a connection to `/v1/ws` that is not open yet: await it, or enter it.
+
+    It pings nobody: it would take a pong that it does not read for a lost connection, after some 40 seconds.
+    """
     headers = {"Authorization": f"Bearer {stack.api_key}"}
+    options = {"open_timeout": HEAR_SECONDS, "ping_interval": None, **options}
     return connect(stack.ws_url, subprotocols=["headrace.v1"], additional_headers=headers, **options)  # type: ignore[list-item]
 
 

@@ -26,7 +26,7 @@ def tiny_model_in(cache_dir: Path) -> Path:
         if not model.is_dir():
             with tempfile.TemporaryDirectory(dir=cache_dir) as scratch:
                 command = [sys.executable, "-m", "tests.support.tiny_model", str(Path(scratch) / _NAME)]
-                subprocess.run(command, env=child_environment(), check=True, timeout=300, capture_output=True)
+                subprocess.run(command, env=child_environment(), check=True, timeout=600, capture_output=True)
                 (Path(scratch) / _NAME).rename(model)
     return model
 

@@ -29,4 +29,4 @@ assert not [one for one in (gc.unfreeze(), *gc.get_objects()) if isinstance(one,
 
 
 def test_the_collector_leaves_out_what_is_there_for_good() -> None:
-    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=60, env=child_environment())
+    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=180, env=child_environment())
