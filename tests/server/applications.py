@@ -9,43 +9,20 @@ import gc
 import json
 import socket
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
 from headrace.server.flow_control import EXTENSION, RECEIVED_AT, TransportControl
 from headrace.server.http_exchange import HttpExchange
 from headrace.server.state import ServerState, server_state
+from tests.server.journal import JOURNALS
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 BLOCK = 4096
-
-
-@dataclass
-class Journal:
-    """What happened to one call. Times are monotonic, and so comparable with the test's own clock."""
-
-    sent_bytes: int = 0
-    accepted_bytes: int = 0
-    events: dict[str, float] = field(default_factory=dict)
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-
-    async def note(self, event: str) -> None:
-        async with self.changed:
-            self.events.setdefault(event, time.monotonic())
-            self.changed.notify_all()
-
-    async def wait_for(self, event: str) -> None:
-        async with self.changed:
-            await self.changed.wait_for(lambda: event in self.events)
-
-
-JOURNALS: defaultdict[str, Journal] = defaultdict(Journal)
 
 
 class Call:
@@ -60,6 +37,7 @@ class Call:
         state = server_state(scope)
         assert state is not None
         self.state: ServerState = state
+        self._noting: asyncio.Task[None] | None = None
 
     def number(self, name: str, default: float) -> float:
         return float(self.query.get(name, default))
@@ -72,9 +50,20 @@ class Call:
             await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def part(self, data: bytes) -> None:
-        """Sends a part of the stream and notes when the server holds it back and when it goes on."""
+        """Sends a part of the stream and notes when the server holds it back.
+
+        It is looked at over several turns of the loop: what waits since the whole process stood still goes on in one.
+        """
         loop = asyncio.get_running_loop()
-        held = loop.call_later(0.1, lambda: loop.create_task(self.journal.note("paused")))
+
+        def look(turns: int) -> None:
+            nonlocal held
+            if turns:
+                held = loop.call_later(0.02, look, turns - 1)
+            else:
+                self._noting = loop.create_task(self.journal.note("paused"))
+
+        held = loop.call_later(0.02, look, 4)
         try:
             if self.is_websocket:
                 await self._send({"type": "websocket.send", "bytes": data})
@@ -420,22 +409,3 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         raise ValueError("No lifespan here.")
     call = Call(scope, receive, send)
     await ROUTES.get(scope["path"].rpartition("/")[2], hello)(call)
-
-
-async def with_lifespan(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application with a lifespan, whose requests see what its startup left."""
-    if scope["type"] != "lifespan":
-        await Call(scope, receive, send).answer({"started": scope["state"]["started"]})
-        return
-    await receive()
-    scope["state"]["started"] = True
-    await send({"type": "lifespan.startup.complete"})
-    await receive()
-    print("The application shuts down.")
-    await send({"type": "lifespan.shutdown.complete"})
-
-
-async def with_failing_startup(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that cannot start."""
-    await receive()
-    await send({"type": "lifespan.startup.failed", "message": f"no {scope['type']} today"})

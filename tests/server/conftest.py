@@ -174,6 +174,7 @@ async def serve(spawn: Spawn) -> AsyncIterator[Serve]:
 def shared_gateway() -> Iterator[Gateway]:
     with Process(_command(APPLICATION), name="server") as process:
         yield _listening(process)
+        process.stop(timeout=60)
     assert process.returncode == 0, process.log
 
 

@@ -64,8 +64,7 @@ async def test_an_application_that_ignores_its_clients_end_is_cancelled(serve: S
         await client.get(f"/stubborn?name={name}")
         await client.head()
     await gateway.journal(name, "cancelled")
-    counts = await gateway.until(lambda counts: counts["http_requests"] == 1)
-    assert counts["connections"] == 1
+    await gateway.until(lambda counts: (counts["http_requests"], counts["connections"]) == (1, 1))
 
 
 async def test_django_closes_the_body_of_a_client_that_left_while_send_waits(serve: Serve) -> None:
@@ -89,8 +88,9 @@ async def test_counts_follow_the_connections(gateway: Gateway, name: str) -> Non
     async with gateway.connect(), gateway.connect() as client:
         await client.get(f"/hold?name={name}")
         await gateway.journal(name, "begun")
-        counts = await gateway.get("/counts")
-        assert (counts["connections"], counts["http_requests"], counts["websockets"]) == (3, 2, 0)
+        await gateway.until(
+            lambda counts: (counts["connections"], counts["http_requests"], counts["websockets"]) == (3, 2, 0)
+        )
         await gateway.get(f"/release?of={name}")
         await client.answer()
     await gateway.until(lambda counts: (counts["connections"], counts["http_requests"]) == (1, 1))
@@ -99,7 +99,7 @@ async def test_counts_follow_the_connections(gateway: Gateway, name: str) -> Non
 async def test_a_startup_that_fails_ends_the_process_with_its_reason(spawn: Spawn) -> None:
     process = spawn([
         sys.executable, "-m", "headrace.server", "--port=0",
-        "--application=tests.server.applications:with_failing_startup",
+        "--application=tests.server.lifespan_applications:with_failing_startup",
     ])  # fmt: skip
     assert process.wait() == 1
     assert "The gateway cannot start: no lifespan today" in process.log

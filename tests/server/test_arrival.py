@@ -30,7 +30,7 @@ async def test_requests_that_come_together_have_arrived_before_they_take_their_t
             await client.get("/hello")
             await client.answer()
         first, *others = clients
-        await first.get("/times?first=1&busy=1")
+        await first.get("/times?first=1&busy=3")
         await first.reader.readuntil(b"begun")
         for client in others:
             await client.get(f"/times?busy={BUSY_SECONDS}")
@@ -44,7 +44,7 @@ async def test_requests_that_come_together_have_arrived_before_they_take_their_t
 
 
 async def test_a_message_has_arrived_before_the_application_asks_for_it(gateway: Gateway, name: str) -> None:
-    async with asyncio.timeout(20), connect(f"{gateway.ws_url}/times?name={name}") as client:
+    async with asyncio.timeout(60), connect(f"{gateway.ws_url}/times?name={name}") as client:
         await client.send("now")
         await (await client.ping())
         await gateway.get(f"/release?of={name}")

@@ -41,7 +41,7 @@ async def test_an_idle_connection_does_not_hold_up_the_end(serve: Serve) -> None
 
 
 async def test_readiness_flips_before_connections_are_refused(serve: Serve) -> None:
-    gateway = await serve(drain_notice_seconds=1)
+    gateway = await serve(drain_notice_seconds=600)
     async with gateway.connect() as client:
         _drain(gateway)
         await gateway.until(lambda counts: counts["draining"])
@@ -54,6 +54,7 @@ async def test_readiness_flips_before_connections_are_refused(serve: Serve) -> N
         async with connect(f"{gateway.ws_url}/echo"):
             pass
     assert raised.value.response.status_code == 503
+    _drain(gateway)  # a second signal ends the notice
     assert await _ended(gateway) == 0
     with pytest.raises(ConnectionRefusedError):
         await gateway.get("/hello")
@@ -114,7 +115,7 @@ async def test_a_running_response_is_completed(serve: Serve, name: str) -> None:
 async def test_the_application_is_told_before_the_deadline_and_says_so(
     serve: Serve, name: str, headers: tuple[str, ...]
 ) -> None:
-    gateway = await serve(drain_deadline_seconds=3, drain_cut_notice_seconds=2.5)
+    gateway = await serve(drain_deadline_seconds=60, drain_cut_notice_seconds=59.5)
     async with gateway.connect() as client:
         await client.get(f"/hold?name={name}", *headers)
         await gateway.journal(name, "begun")
@@ -150,7 +151,7 @@ async def test_a_client_that_reads_nothing_cannot_hold_up_the_end(serve: Serve, 
         started_at = time.monotonic()
         _drain(gateway)
         assert await _ended(gateway) == 0
-        assert time.monotonic() - started_at < 20
+        assert time.monotonic() - started_at < 60
 
 
 async def test_a_second_signal_ends_the_drain(serve: Serve, name: str) -> None:
@@ -165,7 +166,7 @@ async def test_a_second_signal_ends_the_drain(serve: Serve, name: str) -> None:
 
 
 async def test_lifespan_surrounds_the_connections(serve: Serve) -> None:
-    gateway = await serve("tests.server.applications:with_lifespan")
+    gateway = await serve("tests.server.lifespan_applications:with_lifespan")
     assert await gateway.get("/") == {"started": True}
     _drain(gateway)
     assert await _ended(gateway) == 0

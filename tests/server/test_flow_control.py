@@ -14,6 +14,8 @@ from tests.server.conftest import SMALL_RECEIVE_BUFFER, TRANSPORTS, UPGRADE, Gat
 
 MIB = 2**20
 STREAM_BLOCKS = 64 * MIB // BLOCK
+ATTEMPTS = 20
+"""Of what has to be quick: on a busy machine, most may be late."""
 BOUND = 512 * 1024
 """What may be under way to a client that reads nothing: user space, the kernel's send queue, the client's buffers."""
 
@@ -116,9 +118,9 @@ async def test_requests_leave_nothing_to_the_garbage_collector(gateway: Gateway)
             for _ in range(20):
                 await client.get("/lines?count=3")
                 await client.answer()
-        assert (await gateway.get("/remaining"))["count"] <= 3, (
-            "its own, and those whose end is a turn of the loop away"
-        )
+        async with asyncio.timeout(60):  # its own, and those whose end is a turn of the loop away; no others stay
+            while (await gateway.get("/remaining"))["count"] > 3:
+                pass
     finally:
         await gateway.get("/exchanges?collector=on")
 
@@ -165,7 +167,7 @@ async def test_other_clients_are_served_while_one_is_stalled(gateway: Gateway, n
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 async def test_a_disconnect_is_seen_within_100_ms_while_send_waits(gateway: Gateway, name: str, kind: str) -> None:
     delays = []
-    for attempt in range(5):
+    for attempt in range(ATTEMPTS):
         call = f"{name}-{attempt}"
         async with gateway.connect(receive_buffer=SMALL_RECEIVE_BUFFER) as client:
             await client.get(f"/blocks?name={call}&watch=1&count={STREAM_BLOCKS}", *TRANSPORTS[kind])
@@ -173,17 +175,21 @@ async def test_a_disconnect_is_seen_within_100_ms_while_send_waits(gateway: Gate
             left_at = time.monotonic()
         notes = await gateway.journal(call, f"{kind}.disconnect")
         delays.append(notes["events"][f"{kind}.disconnect"] - left_at)
+        if delays[-1] < 0.1:
+            break
     assert min(delays) < 0.1
 
 
 async def test_send_raises_at_once_for_an_application_that_does_not_listen(gateway: Gateway, name: str) -> None:
     delays = []
-    for attempt in range(5):
+    for attempt in range(ATTEMPTS):
         async with gateway.connect(receive_buffer=SMALL_RECEIVE_BUFFER) as client:
             await client.get(f"/blocks?name={name}-{attempt}&count={STREAM_BLOCKS}")
             await gateway.journal(f"{name}-{attempt}", "paused")
             left_at = time.monotonic()
         delays.append((await gateway.journal(f"{name}-{attempt}", "gone"))["events"]["gone"] - left_at)
+        if delays[-1] < 0.1:
+            break
     assert min(delays) < 0.1
 
 
@@ -191,13 +197,14 @@ async def test_send_raises_at_once_for_an_application_that_does_not_listen(gatew
 async def test_a_client_that_takes_nothing_for_the_stall_timeout_is_cut(serve: Serve, name: str, kind: str) -> None:
     gateway = await serve(stall_timeout_seconds=0.5)
     async with gateway.connect(receive_buffer=SMALL_RECEIVE_BUFFER) as client:
+        asked_at = time.monotonic()
         await client.get(f"/blocks?name={name}&watch=1&count={STREAM_BLOCKS}", *TRANSPORTS[kind])
         notes = await gateway.journal(name, "gone")
-        assert notes["events"]["gone"] - notes["events"]["paused"] < 20
+        assert notes["events"]["gone"] - asked_at < 60
         counts = await gateway.until(lambda counts: counts["connections"] == 1)
         assert counts["stalled_total"] == 1
     if kind == "websocket":
-        assert "disconnect 1006 stalled" in notes["events"]
+        await gateway.journal(name, "disconnect 1006 stalled")
 
 
 async def test_the_application_sets_the_stall_timeout_of_its_connection(gateway: Gateway, name: str) -> None:
@@ -209,14 +216,14 @@ async def test_the_application_sets_the_stall_timeout_of_its_connection(gateway:
 
 
 async def test_a_slow_reader_that_takes_something_is_not_stalled(serve: Serve, name: str) -> None:
-    gateway = await serve(stall_timeout_seconds=1.5)
+    gateway = await serve(stall_timeout_seconds=4)
     count = 400
     async with gateway.connect(receive_buffer=SMALL_RECEIVE_BUFFER) as client:
         await client.get(f"/blocks?name={name}&count={count}")
         await client.head()
         for _ in range(20):
             await client.reader.readexactly(BLOCK)
-            await asyncio.sleep(0.1)  # the reader's pace, not a wait for something
+            await asyncio.sleep(0.25)  # the reader's pace, not a wait for something
         rest = await client.read_to(b"\r\n0\r\n\r\n")
         assert len(rest) > (count - 20) * BLOCK
         assert (await gateway.get("/counts"))["stalled_total"] == 0
@@ -318,7 +325,8 @@ async def test_a_client_that_pings_much_and_reads_nothing_costs_no_memory(gatewa
 
 async def test_a_flood_of_frames_waits_in_the_kernel_while_nobody_reads(gateway: Gateway, name: str) -> None:
     before, count = gateway.rss_bytes, 20_000
-    async with connect(f"{gateway.ws_url}/deaf?name={name}&count={count}", compression=None) as client:
+    url = f"{gateway.ws_url}/deaf?name={name}&count={count}"
+    async with connect(url, compression=None, ping_interval=None) as client:  # its pings wait behind the flood
         await gateway.journal(name, "open")
 
         async def flood() -> None:

@@ -104,7 +104,7 @@ async def test_a_head_that_trickles_is_closed_at_its_deadline_while_others_are_s
         await client.send(b"GET /v1/models HTTP/1.1\r\n")
         trickling = asyncio.create_task(_trickle(client))
         status, _, body = await client.answer()
-        assert 0.5 < time.monotonic() - started_at < 20
+        assert 0.5 < time.monotonic() - started_at < 60
         assert (status, _error(body)["code"]) == (408, "request_timeout")
         trickling.cancel()
 
@@ -140,15 +140,18 @@ async def test_an_idle_connection_is_closed_after_its_keep_alive_time(serve: Ser
 
 async def test_two_thousand_slow_heads_leave_the_others_served(serve: Serve) -> None:
     """A slow-loris with 2,000 connections."""
-    gateway = await serve(header_timeout_seconds=3)
+    gateway = await serve(header_timeout_seconds=6)
     loop = asyncio.get_running_loop()
+
+    async def begin(sock: socket.socket) -> None:
+        await loop.sock_connect(sock, ("127.0.0.1", gateway.port))
+        await loop.sock_sendall(sock, b"GET /v1/models HTTP/1.1\r\nX-Slow")
+
     sockets = [socket.socket() for _ in range(2000)]
     try:
         for sock in sockets:
             sock.setblocking(False)
-        await asyncio.gather(*(loop.sock_connect(sock, ("127.0.0.1", gateway.port)) for sock in sockets))
-        for sock in sockets:
-            await loop.sock_sendall(sock, b"GET /v1/models HTTP/1.1\r\nX-Slow")
+        await asyncio.gather(*map(begin, sockets))
         assert (await gateway.get("/hello"))["hello"] == "/hello"
         await gateway.until(lambda counts: counts["connections"] == 1 and counts["refused_total"] == 2000)
     finally:
