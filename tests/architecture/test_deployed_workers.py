@@ -61,7 +61,7 @@ def test_the_role_allows_what_the_executor_does_and_no_more(tmp_path: Path) -> N
         cluster.pods["headrace", "pod"] = {}
         for kind in WorkloadKind:
             executor = KubernetesExecutor(
-                api_client(cluster.kubeconfig), kind=kind, namespace="headrace", name="worker", timeouts=(5.0, 30.0)
+                api_client(cluster.kubeconfig), kind=kind, namespace="headrace", name="worker", timeouts=(30.0, 60.0)
             )
             executor.scale_to(executor.current() - 1, [Victim("w", "pod", 1)])
         assert {used(request) for request in cluster.requests} == allowed

@@ -52,7 +52,7 @@ def run_python(code: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=180,
     )
     return done.stdout
 

@@ -109,5 +109,5 @@ def test_patterns_that_ruin_backtracking_do_no_harm() -> None:
     began = time.process_time()
     guard.push("a" * 20_000 + "x" * 20_000)
     # Seconds would be seconds; with backtracking it would be the age of the universe.
-    assert time.process_time() - began < 30
+    assert time.process_time() - began < 120
     guard.flush()

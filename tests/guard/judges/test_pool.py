@@ -20,7 +20,7 @@ from tests.support.environment import child_environment
 
 ABUSE = AbuseRule(key="a")
 BAD, GOOD = "You are an idiot and an asshole.", "Thank you for the discussion."
-PATIENT = 60.0
+PATIENT = 180.0
 """No deadline: these tests run on busy machines."""
 
 Pool = Callable[..., JudgePool]
