@@ -12,7 +12,7 @@ from headrace_wire.token_log import TokenLog
 from tests.faults.journey import travel
 from tests.faults.readers import Hop, Reader, Transport
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 class Served(Protocol):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from tests.faults.members import Member
 from tests.faults.stack import WORKER_LEASE_SECONDS, FaultStack
 
-DRAIN_SECONDS = 30.0
+DRAIN_SECONDS = 120.0
 FREEZE_SECONDS = (0.2, 3 * WORKER_LEASE_SECONDS)
 """Some end before the lease does, most do not."""
 DOWN_SECONDS = (0.1, 1.5)

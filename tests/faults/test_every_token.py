@@ -13,6 +13,7 @@ from tests.faults.leaks import leaks_left
 from tests.faults.readers import Transport
 from tests.faults.report import Tally, record
 from tests.faults.stack import FaultStack, running_stack
+from tests.faults.storm import LEAK_SECONDS
 from tests.faults.sweeps import Sweep
 from tests.faults.verdicts import Verdict
 from tests.support.snapshots import simulated
@@ -54,7 +55,7 @@ async def check(sweep: Sweep, stack: FaultStack, name: str) -> None:
     assert tally.verdicts[Verdict.EXACT] == tally.streams, f"{tally}\n{stack.log}"
     assert not sweep.missing, f"never hit: {sorted(sweep.missing)}"
     async with Redis.from_url(stack.redis_url) as redis:
-        assert not (left := await leaks_left(redis, seconds=15.0)), left
+        assert not (left := await leaks_left(redis, seconds=LEAK_SECONDS)), left
 
 
 @pytest.mark.parametrize("first", [Transport.WEBSOCKET, Transport.EVENTS])

@@ -15,7 +15,7 @@ from headrace_wire.ids import new_incarnation
 from tests.faults.readers import Hop, PassedOverError, Reader, Transport
 
 HOST = "127.0.0.1"
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 10.0
 SUBPROTOCOL = "headrace.v1"
 ACK_TOKENS = 16
 

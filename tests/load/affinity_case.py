@@ -228,7 +228,7 @@ async def _ask(
 
 async def _tokens_of_workers(stack: BenchStack, total: int) -> list[int]:
     """Returns what each worker has generated, once their registrations have all of it."""
-    async with Redis.from_url(stack.redis_url) as redis, asyncio.timeout(30):
+    async with Redis.from_url(stack.redis_url) as redis, asyncio.timeout(120):
         while True:
             rows: Reply = await redis.hvals(redis_keys.workers_key())
             tokens = [codec.decode(row, WorkerInfo).tokens_generated for row in rows]

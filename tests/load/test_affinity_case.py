@@ -20,7 +20,7 @@ from tests.load.report import render_table
 def measured() -> AffinityRound:
     """Streams are left for so long that a busy machine does not decide."""
     load = AffinityLoad(
-        prefixes=1, cached_prefixes=5, requests=150, per_second=25.0, prefill_us=20.0, tpot_ms=10.0, prefer_ms=1000
+        prefixes=1, cached_prefixes=5, requests=150, per_second=25.0, prefill_us=20.0, tpot_ms=10.0, prefer_ms=5000
     )
     placement = Placement.of_this_machine()
     with on_core(placement.load):

@@ -7,7 +7,8 @@ from tests.load.slow_reader_case import WINDOW, SlowReaderLoad, run_rounds, tabl
 
 
 def test_every_figure_is_there() -> None:
-    load = SlowReaderLoad(None, stalled=3, neighbour_tokens=50, context_tokens=400, hold_seconds=2.0)
+    # More tokens than a window has, so that they cannot all come at once; held for longer than it takes to be seen so.
+    load = SlowReaderLoad(None, stalled=3, neighbour_tokens=3 * WINDOW, context_tokens=400, hold_seconds=8.0)
     (seen,) = run_rounds(load, rounds=1, progress=print)
     figures = [getattr(seen, name) for name in seen.__struct_fields__ if name != "gateway_kib_per_stalled"]
     assert all(figure > 0 and math.isfinite(figure) for figure in figures), seen

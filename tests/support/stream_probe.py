@@ -142,10 +142,10 @@ class StreamProbe:
         Workers rewrite their registration with every renewal (1 s) and announce only changes of state, so this looks
         again every second.
         """
-        info: WorkerInfo | None = None
+        info, deadline = None, time.monotonic() + DEADLINE_SECONDS
         with self.redis.pubsub() as channel:  # type: ignore[no-untyped-call]
             channel.subscribe(redis_keys.fleet_channel())
-            for _ in range(DEADLINE_SECONDS):
+            while time.monotonic() < deadline:  # and not so many announcements: some tests have a lot of them
                 rows: Any = self.redis.hgetall(redis_keys.workers_key())
                 for raw in rows.values():
                     info = codec.decode(raw, WorkerInfo)
