@@ -142,7 +142,8 @@ class StreamProbe:
         Workers rewrite their registration with every renewal (1 s) and announce only changes of state, so this looks
         again every second.
         """
-        info, deadline = None, time.monotonic() + DEADLINE_SECONDS
+        info: WorkerInfo | None = None
+        deadline = time.monotonic() + DEADLINE_SECONDS
         with self.redis.pubsub() as channel:  # type: ignore[no-untyped-call]
             channel.subscribe(redis_keys.fleet_channel())
             while time.monotonic() < deadline:  # and not so many announcements: some tests have a lot of them

@@ -34,6 +34,7 @@ class JammedEngine(SimulatedEngine):
         return self._config
 
     async def submit(self, request: EngineRequest) -> None:
+        assert self._config is not None
         is_jammed = self._jam.is_on and not request.request_id.startswith("warm-")
         force_setattr(self._config, "ttft_seconds", HOUR if is_jammed else self._ttft_seconds)
         await super().submit(request)

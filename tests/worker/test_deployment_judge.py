@@ -138,7 +138,7 @@ async def test_a_question_under_way_is_cancelled_when_late_and_the_next_is_answe
 ) -> None:
     jam = Jam()
     async with run_worker(judging("yes"), create=lambda deployment: JammedEngine(deployment, jam)):
-        assert (await failure_of(judge.ask(RULE, "text", "t", 3.0))).reason == "timeout"
+        assert (await failure_of(judge.ask(RULE, "text", "t", 5.0))).reason == "timeout"
         await judge.close()
         ((stream_id, _),) = await streams(desk)
         answer = await desk.answer(stream_id)
