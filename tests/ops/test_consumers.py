@@ -11,19 +11,30 @@ from apps.accounts.models import User
 from apps.ops.consumers import UiConsumer, groups_of
 from apps.tenants.models import Membership, Tenant
 from apps.tenants.ui_events import FLEET_GROUP, LATENCY_GROUP, tenant_group, ui_event_send_async, user_group
+from tests.support.processes import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class PatientCommunicator(WebsocketCommunicator):
+    """One that gives the consumer longer than the second that Channels' own does."""
+
+    async def receive_output(self, timeout: float = PATIENCE_SECONDS) -> Any:
+        return await super().receive_output(timeout)
+
+    async def receive_json_from(self, timeout: float = PATIENCE_SECONDS) -> Any:
+        return await super().receive_json_from(timeout)
 
 
 @asynccontextmanager
 async def page(user: User | AnonymousUser, query: str = "") -> AsyncIterator[Any]:
     """An open page of `user`."""
-    communicator = WebsocketCommunicator(UiConsumer.as_asgi(), f"/ws/ui{query}")
+    communicator = PatientCommunicator(UiConsumer.as_asgi(), f"/ws/ui{query}")
     communicator.scope["user"] = user
-    connected, _ = await communicator.connect()
+    connected, _ = await communicator.connect(PATIENCE_SECONDS)
     assert connected
     yield communicator
-    await communicator.disconnect()
+    await communicator.disconnect(timeout=PATIENCE_SECONDS)
 
 
 @pytest.fixture(params=["in memory", "redis"])

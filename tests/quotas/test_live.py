@@ -36,7 +36,7 @@ def quota(tenant: Tenant, deployment: ModelDeployment, live_redis: Redis) -> Quo
         scope=QuotaScope.TENANT,
         tenant=tenant,
         rpm_limit=2,
-        tpm_limit=10_000,
+        tpm_limit=1_000,
         max_parallel_requests=3,
         max_budget=Decimal(5),
         token_budget=50_000,
@@ -84,7 +84,7 @@ def test_the_quotas_page_shows_what_is_used(admin_client: Client, quota: Quota, 
     assert admit() is Verdict.QUEUED
     text = admin_client.get(page).content.decode()
     assert "1 requests left this minute" in text
-    assert re.search(r"9,\d{3} tokens left this minute", text), "they come back while one looks"
+    assert re.search(r"[7-9]\d\d tokens left this minute", text), "they come back while one looks"
     assert "300 of 50,000 tokens used" in text
     assert "0 of 3 running, 0 waiting" in text
 

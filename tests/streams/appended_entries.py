@@ -7,6 +7,7 @@ from apps.streams.subscription import Subscription
 from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, FinishReason, StreamState, Timings, Usage
 from headrace_wire.token_log import Append
+from tests.support.processes import PATIENCE_SECONDS
 
 EPOCH = 10
 
@@ -39,8 +40,9 @@ async def read_all(subscription: Subscription) -> tuple[str, list[int]]:
 
 
 async def cut_delivery(gateway: Gateway) -> None:
-    """Cut the connection that waits for deliveries."""
-    blocked = [c for c in await gateway.redis.client_list() if c["cmd"] == "xread"]
+    """Cut the connection that waits for deliveries, as soon as there is one."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (blocked := [c for c in await gateway.redis.client_list() if c["cmd"] == "xread"]):
+            pass
     for client in blocked:
         await gateway.redis.client_kill_filter(_id=client["id"])
-    assert blocked

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,7 +8,8 @@ from redis.asyncio import Redis
 from apps.streams.gateway import Gateway
 from headrace_wire import redis_keys
 from headrace_wire.guard_policy import GuardTerms
-from headrace_wire.messages import GenerateRequest, SamplingParams
+from headrace_wire.messages import GenerateRequest, SamplingParams, StreamState
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.snapshots import publish_snapshot
 
 from .answers_desk import Desk
@@ -49,6 +51,18 @@ async def admit(
             gateway.queue.admit_call(request, queue_limit=10, queue_timeout_seconds=queue_timeout_seconds),
         ]
     )
+
+
+async def wait_for_state(gateway: Gateway, stream_id: str, state: StreamState) -> None:
+    """Wait for what a gateway's own tick may be doing, or have done."""
+
+    async def is_there() -> bool:
+        record = await gateway.queue.record(stream_id)
+        return record is not None and record.state is state
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await is_there():  # noqa: ASYNC110  # nothing announces it
+            await asyncio.sleep(0.02)
 
 
 @pytest.fixture

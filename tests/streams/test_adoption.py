@@ -14,6 +14,7 @@ from headrace_wire.cancellation import cancel_and_wait
 from headrace_wire.functions import Reply
 from headrace_wire.messages import ChatTurn, Ended, SamplingParams, StreamState
 from headrace_wire.snapshot import DetachedPolicy
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.snapshots import KEY_A, publish_snapshot, simulated, snapshot
 
 from .conftest import WORKER
@@ -66,7 +67,7 @@ def shorten(gateway: Gateway, seconds: float) -> None:
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Wait for something that nobody announces."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await holds():  # noqa: ASYNC110  see above
             await asyncio.sleep(0.02)
 
@@ -144,7 +145,7 @@ async def test_a_stream_ends_where_its_policy_says_so_or_nobody_can_come_back(
 @pytest.mark.parametrize("comes", ["before the gateway is missed", "in time"])
 async def test_a_reader_that_comes_back_keeps_its_stream(gateway: Gateway, dying: Gateway, comes: str) -> None:
     await configure(gateway, DetachedPolicy.ABORT)
-    shorten(gateway, 1.0)
+    shorten(gateway, 60.0)
     stream_id = await started_at(dying)
     await gateway.queue.claim(WORKER, deployment="sim", want=1)
     caller = gateway.config.authenticate(KEY_A.reveal())

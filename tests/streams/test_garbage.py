@@ -14,7 +14,7 @@ from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import AnyLogEntry, Delta, Ended, StreamState
 from headrace_wire.token_log import Append
 
-from .conftest import WORKER, admit
+from .conftest import WORKER, admit, wait_for_state
 
 LOST = "worker-lost"
 
@@ -39,12 +39,6 @@ async def assign_to_nobody(gateway: Gateway, stream_id: str) -> None:
 async def state_of(gateway: Gateway, stream_id: str) -> StreamState | None:
     record = await gateway.queue.record(stream_id)
     return record.state if record is not None else None
-
-
-async def wait_for_state(gateway: Gateway, stream_id: str, state: StreamState) -> None:
-    async with asyncio.timeout(30):
-        while await state_of(gateway, stream_id) is not state:  # noqa: ASYNC110  nothing announces it
-            await asyncio.sleep(0.05)
 
 
 async def log_of(gateway: Gateway, stream_id: str) -> list[AnyLogEntry]:

@@ -1,6 +1,7 @@
 """What a gateway does for streams that lost their owner, and when it loses its own lease."""
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -10,7 +11,6 @@ from apps.streams.follower import Follower
 from apps.streams.gateway import Gateway
 from apps.streams.services import stream_attach, stream_cancel, stream_start
 from headrace_wire import redis_keys
-from headrace_wire.cache_salt import cache_salt
 from headrace_wire.errors import (
     DrainingError,
     InvalidApiKeyError,
@@ -37,7 +37,7 @@ from headrace_wire.request_queue import MAX_ATTEMPTS, CancelOutcome
 from headrace_wire.token_log import Append
 from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, publish_snapshot, simulated, snapshot
 
-from .conftest import WORKER, admit
+from .conftest import WORKER, admit, wait_for_state
 
 TURNS = [ChatTurn("user", "hello")]
 
@@ -64,7 +64,7 @@ async def test_a_stream_of_a_dead_worker_goes_back_to_the_head_of_its_queue(gate
     (first,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
     await admit(gateway, other)
     await gateway.redis.zadd(redis_keys.incarnations_key(), {WORKER: 1})
-    await gateway._reap()
+    await wait_for_state(gateway, stream_id, StreamState.QUEUED)
     spare = "worker-spare"
     await gateway.queue.enlist(spare, lease_seconds=60, channels=[redis_keys.control_key(spare)])
     again, behind = await gateway.queue.claim(spare, deployment="sim", want=5)
@@ -87,9 +87,7 @@ async def test_a_stream_that_loses_every_worker_fails_explicitly_with_its_usage(
     assert ended.usage.prompt_tokens == 1
     assert ended.usage.completion_tokens == 3
     assert ended.seq == 4
-    record = await gateway.queue.record(stream_id)
-    assert record is not None
-    assert record.state is StreamState.FAILED
+    await wait_for_state(gateway, stream_id, StreamState.FAILED)
 
 
 async def test_an_end_that_its_worker_settled_and_did_not_publish_reaches_the_reader(gateway: Gateway) -> None:
@@ -162,8 +160,9 @@ async def test_a_stream_that_nobody_takes_ends_at_its_deadline(gateway: Gateway)
 
 async def test_a_stream_that_nobody_goes_on_with_fails_at_its_deadline_and_stays_readable(gateway: Gateway) -> None:
     stream_id, claimed_again, other = new_stream_id(), new_stream_id(), new_stream_id()
+    began = time.time()
     for admitted in (stream_id, claimed_again):
-        await admit(gateway, admitted, queue_timeout_seconds=0.3)
+        await admit(gateway, admitted)
     for claimed in await gateway.queue.claim(WORKER, deployment="sim", want=2):
         await gateway.token_log.append([Append(Delta(claimed.stream_id, claimed.epoch, 1, 1, "wa"), [7])])
         await gateway.queue.requeue(
@@ -171,6 +170,11 @@ async def test_a_stream_that_nobody_goes_on_with_fails_at_its_deadline_and_stays
         )
     (in_time,) = await gateway.queue.claim(WORKER, deployment="sim", want=1)
     assert in_time.stream_id == claimed_again
+    until: Reply = await gateway.redis.zscore(redis_keys.deadlines_key(), stream_id)
+    assert began + 59.9 <= until / 1000 <= time.time() + 60, "as long again as it might have waited at first"
+    for late in (stream_id, claimed_again):  # that is over
+        await gateway.redis.hset(redis_keys.stream_key(late), "wait_until_ms", "1")
+        await gateway.redis.zadd(redis_keys.deadlines_key(), {late: 1}, xx=True)
     ended = await end_of(gateway, stream_id)
     assert (ended.state, ended.seq, ended.usage) == (StreamState.FAILED, 2, Usage(1, 1))
     assert ended.error is not None
@@ -327,12 +331,6 @@ async def test_a_draining_gateway_takes_no_stream(gateway: Gateway) -> None:
     assert not gateway.is_ready
 
 
-def test_cache_salt_separates_tenants_and_needs_the_secret() -> None:
-    salts = {cache_salt(secret, tenant) for secret in (b"1", b"2") for tenant in ("a", "b")}
-    assert len(salts) == 4
-    assert cache_salt(b"1", "a") in salts
-
-
 async def test_a_full_gateway_refuses_with_a_retry_time_and_recovers(gateway: Gateway) -> None:
     gateway.limit.hard = 2
     readers = [gateway.delivery.subscribe(f"strm-{n}") for n in range(2)]
@@ -354,14 +352,15 @@ async def test_the_use_of_a_key_is_noted_for_the_database(gateway: Gateway) -> N
     assert set(noted) == {KEY_A.public_id.encode()}
 
 
-async def test_a_short_lease_is_kept(redis_url: str, gateway: Gateway) -> None:
-    short = Gateway(redis_url=redis_url, secret_key="test", lease_seconds=1.0)
+async def test_a_short_lease_is_kept(redis_url: str, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apps.streams.gateway.TICK_SECONDS", 600.0)  # of longer ones
+    short = Gateway(redis_url=redis_url, secret_key="test", lease_seconds=8.0)
     await short.start()
     try:
         first, key = short.incarnation, redis_keys.incarnations_key()
         enlisted: Reply = await gateway.redis.zscore(key, first)
         expiry: Reply = enlisted
-        while expiry < enlisted + 1500:  # more than its lease
+        while expiry == enlisted:
             await asyncio.sleep(0.05)
             expiry = await gateway.redis.zscore(key, first)
             assert short.incarnation == first

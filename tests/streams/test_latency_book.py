@@ -19,6 +19,7 @@ from headrace_wire.latency.measures import PHASES, Measure, Tally
 from headrace_wire.latency.store import SLOT_SECONDS, series_read, slot_of, window
 from headrace_wire.latency.summary import SeriesKey, Summary
 from headrace_wire.messages import Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
+from tests.support.processes import PATIENCE_SECONDS
 
 KEY = SeriesKey("sim", "a" * 32, "b" * 32)
 OWNED = KEY._replace(worker="worker-1")
@@ -306,14 +307,17 @@ async def test_what_could_not_be_filed_is_filed_later_in_its_slot_and_once(
 async def test_a_redis_that_hangs_is_not_waited_for(
     gateway: Gateway, clock: Clock, redis: "Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apps.streams.latency_book.FILE_SECONDS", 0.2)
     book = LatencyBook(gateway.functions, clock=clock)
     one_stream(book, Part.OWN, started(), ended())
-    await gateway.redis.client_pause(1000)
     book.seal()
-    with pytest.raises(TimeoutError):
-        await book.file()
-    await gateway.redis.client_unpause()
+    await gateway.redis.client_pause(60_000, all=False)  # writes hang until it is unpaused
+    try:
+        with monkeypatch.context() as impatient:
+            impatient.setattr("apps.streams.latency_book.FILE_SECONDS", 0.2)
+            with pytest.raises(TimeoutError):
+                await book.file()
+    finally:
+        await gateway.redis.client_unpause()
     assert (await filed(book, redis))[OWNED].tally(Tally.REQUESTS) == 1
 
 
@@ -340,7 +344,7 @@ async def test_it_files_by_itself_and_when_the_gateway_stops(gateway: Gateway, r
     book = LatencyBook(gateway.functions, clock=lambda: now + (time.time() - now) * 200)  # slots of 50 ms
     running = asyncio.create_task(book.run())
     book.summary(KEY).count(Tally.REQUESTS)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while KEY not in read_all(redis):  # noqa: ASYNC110  # Redis tells nobody
             await asyncio.sleep(0.02)
     running.cancel()
@@ -354,17 +358,21 @@ def test_a_token_allocates_nothing() -> None:
     gaps = [0.0, 0.004, 0.0041, 0.03, 2.0, 5000.0]
     for seconds in gaps:
         counter.gap(seconds, 1)
-    tracemalloc.start()
-    try:
+
+    def grown() -> int:
         before, _ = tracemalloc.get_traced_memory()
         for _ in range(1000):
             for seconds in gaps:
                 counter.gap(seconds, 1)
-        after, _ = tracemalloc.get_traced_memory()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        least = min(grown() for _ in range(5))  # other threads allocate, too
     finally:
         tracemalloc.stop()
-    assert after - before < 200, "a number or two, whatever is counted"
+    assert least < 200, "a number or two, whatever is counted"
     histogram, tokens = counter.take()
-    assert histogram.count == tokens == 1001 * len(gaps)
+    assert histogram.count == tokens == 5001 * len(gaps)
     assert histogram.quantile(0.5) == pytest.approx(0.0041, rel=0.01)
     assert not counter.take()[0].counts

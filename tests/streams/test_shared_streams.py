@@ -163,7 +163,7 @@ async def test_a_key_that_is_revoked_ends_nobody_elses_reading(desk: Desk) -> No
 async def test_a_caller_who_is_given_a_stream_as_the_first_one_leaves_it_keeps_it(
     desk: Desk, elsewhere: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_module, "BEGIN_READING_SECONDS", 0.5)
+    monkeypatch.setattr(gateway_module, "BEGIN_READING_SECONDS", 3.0)
     host, rider = await desk.ask(), await desk.ask(gateway=elsewhere)
     (claimed,) = await desk.claim()
     rider.subscription.close()  # it is admitted, and does not read yet

@@ -20,7 +20,7 @@ from headrace_wire.request_queue import Place
 from headrace_wire.snapshot import QuotaConfig, QuotaScope
 from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, publish_snapshot, simulated, snapshot
 
-from .conftest import WORKER
+from .conftest import WORKER, wait_for_state
 
 
 def place(
@@ -230,7 +230,7 @@ async def test_who_waited_for_his_own_requests_is_told_so_at_the_end(gateway: Ga
     await stream_expire_in_queue(gateway=gateway, tenant_id=TENANT_A, stream_id=by_gateway)
     await gateway.redis.hset(redis_keys.stream_key(by_reaper), "wait_until_ms", "1")
     await gateway.redis.zadd(redis_keys.deadlines_key(), {by_reaper: 1})
-    await gateway._reap()
+    await wait_for_state(gateway, by_reaper, StreamState.FAILED)
     for stream_id in (by_gateway, by_reaper):
         end = await gateway.token_log.tail(stream_id)
         assert isinstance(end, Ended)
