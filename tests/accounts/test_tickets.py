@@ -25,8 +25,9 @@ def test_needs_no_database_to_be_read(
 
 
 def test_ends_after_a_minute(membership: Membership, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = tickets.chat_ticket_create(membership=membership)
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    text = tickets.chat_ticket_create(membership=membership)
     monkeypatch.setattr(time, "time", lambda: now + tickets.TICKET_SECONDS - 2)
     tickets.chat_ticket_read(text)
     monkeypatch.setattr(time, "time", lambda: now + tickets.TICKET_SECONDS + 2)
@@ -74,8 +75,9 @@ def test_a_stream_ticket_is_for_one_stream() -> None:
 
 
 def test_a_stream_ticket_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = tickets.stream_ticket_create(stream_id=STREAM, public_id="k", seconds=30)
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    text = tickets.stream_ticket_create(stream_id=STREAM, public_id="k", seconds=30)
     monkeypatch.setattr(time, "time", lambda: now + 29)
     tickets.stream_ticket_read(text, stream_id=STREAM)
     monkeypatch.setattr(time, "time", lambda: now + 31)

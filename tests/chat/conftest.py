@@ -1,5 +1,6 @@
 """Conversations on a real Redis: a gateway in the test's loop, and a worker that is the test itself."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from headrace_wire import redis_keys
 from headrace_wire.messages import Delta, Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
 from headrace_wire.request_queue import Claimed
 from headrace_wire.token_log import Append
+from tests.support.processes import PATIENCE_SECONDS
 
 WORKER = "worker-test"
 
@@ -61,6 +63,15 @@ class HandWorker:
             claimed.stream_id, epoch=claimed.epoch, incarnation=WORKER, state=state, log_ttl_seconds=3600
         )
         await self.gateway.token_log.publish([ended])
+
+
+async def wait_for_end(gateway: Gateway, stream_id: str) -> None:
+    """Reads a stream from its beginning, so that it may have ended long ago."""
+    subscription = gateway.delivery.subscribe(stream_id, read_log=True)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not any(isinstance(entry, Ended) for entry in await subscription.next()):
+            pass
+    subscription.close()
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def say(conversation: Conversation, *turns: tuple[MessageRole, str]) -> list[Mes
 def test_list_is_paged_by_last_turn_in_one_query(
     membership: Membership, django_assert_num_queries: AssertQueries
 ) -> None:
-    made = [conversation_of(membership, title=str(i), age_seconds=i) for i in range(CONVERSATION_PAGE + 5)]
+    made = [conversation_of(membership, title=str(i), age_seconds=60 * i) for i in range(CONVERSATION_PAGE + 5)]
     with django_assert_num_queries(1):
         first = conversation_list(membership=membership)
     assert [row.pk for row in first.conversations] == [row.pk for row in made[:CONVERSATION_PAGE]]

@@ -28,7 +28,7 @@ from apps.tenants.models import Membership, Tenant
 from apps.tenants.snapshots import snapshot_publish
 from headrace_wire import redis_keys
 from headrace_wire.messages import FinishReason, StreamError, StreamState
-from tests.chat.conftest import HandWorker
+from tests.chat.conftest import HandWorker, wait_for_end
 
 AssertQueries = Callable[[int], AbstractContextManager[Any]]
 
@@ -160,9 +160,7 @@ async def test_stream_that_nobody_takes_fails_at_the_queues_deadline(
     await sync_to_async(_save_and_publish)(deployment)
     await gateway.config_reader.refresh()
     _, sent = await send(member_client)
-    subscription = gateway.delivery.subscribe(sent["answer"]["stream_id"])
-    await subscription.next()
-    subscription.close()
+    await wait_for_end(gateway, sent["answer"]["stream_id"])
     _, collected = await post(member_client, path_of(sent, "collect"))
     assert collected["answer"]["state"] == "failed"
     assert collected["answer"]["error"]["code"] == "server_overloaded"

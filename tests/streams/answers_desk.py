@@ -36,11 +36,12 @@ from headrace_wire.request_queue import Claimed, Idempotency
 from headrace_wire.response_cache_terms import ResponseCacheTerms
 from headrace_wire.token_log import Append
 from headrace_wire.usage_events import UsageEvent, usage_event
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.snapshots import KEY_A, KEY_B, TENANT_A, TENANT_B, publish_snapshot, snapshot
 
 TEXT = "Water leads the wheel. 🌊"
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, seed=-1)
-PATIENCE = 10.0
+PATIENCE = PATIENCE_SECONDS
 
 
 def caller(gateway: Gateway, *, of: str = TENANT_A, key: ApiKeyToken | None = None) -> Caller:

@@ -33,13 +33,14 @@ from headrace_wire.messages import (
 from headrace_wire.prompt_caches import PromptCacheConfig
 from headrace_wire.response_cache_terms import ResponseCacheTerms
 from headrace_wire.snapshot import DeploymentConfig
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, publish_snapshot, simulated, snapshot
 
 from .conftest import WORKER
 
 TERMS = BreakerTerms(min_ends=4, absent_seconds=0.0, probes=1)
 FAILURES = 4
-PATIENCE = 10.0
+PATIENCE = PATIENCE_SECONDS
 QUESTION = [ChatTurn("user", "What leads the wheel?")]
 
 

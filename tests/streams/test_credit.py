@@ -15,6 +15,7 @@ from headrace_wire.ids import new_stream_id
 from headrace_wire.messages import Cancel, Credit, Delta
 from headrace_wire.snapshot import DetachedPolicy, TenantConfig
 from headrace_wire.token_log import Append
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.snapshots import KEY_A, TENANT_A
 
 from .conftest import WORKER, admit
@@ -25,8 +26,9 @@ async def told(gateway: Gateway, *, count: int) -> list[Any]:
     messages: list[Any] = []
     last = "1-0"  # enlisting created the channel with one empty entry
     while len(messages) < count:
-        rows: Any = await gateway.redis.xread({redis_keys.control_key(WORKER): last}, block=5000)
-        assert rows, f"only {messages} within 5 s"
+        block = int(PATIENCE_SECONDS * 1000)
+        rows: Any = await gateway.redis.xread({redis_keys.control_key(WORKER): last}, block=block)
+        assert rows, f"only {messages} in time"
         groups = next(iter(rows.values()))[0] if isinstance(rows, dict) else rows[0][1]
         for row_id, fields in groups:
             last = row_id

@@ -14,6 +14,7 @@ from apps.tenants.enums import MemberRole
 from apps.tenants.models import Membership, Tenant
 from apps.tenants.services import membership_create, tenant_create
 from headrace_wire.api_key import ApiKeyToken
+from tests.support.processes import PATIENCE_SECONDS
 
 PASSWORD = "a long enough password"
 
@@ -22,7 +23,7 @@ PASSWORD = "a long enough password"
 def live_redis(redis_url: str, settings: Settings) -> Iterator[Redis]:
     """The test process's Redis, empty, and the one that the Django side uses."""
     settings.REDIS_URL = redis_url
-    client = Redis.from_url(redis_url)
+    client = Redis.from_url(redis_url, socket_timeout=PATIENCE_SECONDS)
     client.flushall()
     yield client
     client.close()

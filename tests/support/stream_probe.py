@@ -13,7 +13,7 @@ from headrace_wire.messages import AnyLogEntry, Delta, Ended, Started
 
 DEADLINE_SECONDS = 120
 BLOCK_MS = 2000
-"""Of one reading call; the client takes a longer silence for a lost connection."""
+"""Of one reading call; the client takes a silence as long as the deadline for a lost connection."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class StreamProbe:
     redis: "Redis" = field(init=False)
 
     def __post_init__(self) -> None:
-        self.redis = Redis.from_url(self.redis_url)
+        self.redis = Redis.from_url(self.redis_url, socket_timeout=DEADLINE_SECONDS)
 
     def stream_ids(self) -> set[str]:
         """Return the streams that have a log."""
