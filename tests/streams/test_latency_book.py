@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from apps.api.answer import Answer
 from apps.streams.gateway import Gateway
 from apps.streams.latency_book import MOST_WAITING, Began, LatencyBook, TokenCounter
 from apps.streams.latency_reading import LatencyReading, Part, reading_of_resumed, refusals_counted
@@ -135,6 +136,14 @@ async def test_where_the_workers_times_are_not_known_the_rest_is_prefill(
     assert summary.histograms[Measure.PREFILL].count == 1
     assert not {Measure.GUARD, Measure.FLUSH} & set(summary.histograms)
     assert summary.histograms[Measure.TTFT].sum_seconds == pytest.approx(sum(sums(summary, PHASES)))
+
+
+async def test_a_client_is_told_the_first_text_that_the_book_has(book: LatencyBook) -> None:
+    arrived_at = time.perf_counter() - 1.0
+    answer = Answer("sim", "http", arrived_at, LatencyReading(book, KEY, Part.OWN, arrived_at=arrived_at))
+    answer.sent_text()
+    answer.close(client_timed_out=False)
+    assert answer.ttft_seconds == book.summary(KEY).histograms[Measure.TTFT].sum_seconds
 
 
 async def test_phases_never_exceed_the_first_token_whatever_clocks_say(book: LatencyBook, redis: "Redis") -> None:
