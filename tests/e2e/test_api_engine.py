@@ -10,7 +10,7 @@ from websockets.sync.client import connect
 
 from headrace_wire.messages import StreamState
 from tests.support.live_stack import LiveStack
-from tests.support.slow_clients import MODEL, begin_and_leave
+from tests.support.slow_clients import HEAR_SECONDS, MODEL, begin_and_leave
 from tests.support.stream_probe import StreamProbe
 
 pytestmark = pytest.mark.engine
@@ -108,7 +108,8 @@ async def test_leaving_http_stops_the_engine(stack: LiveStack, probe: StreamProb
 
 def test_cancel_over_websocket_stops_the_engine(stack: LiveStack, probe: StreamProbe) -> None:
     headers = {"Authorization": f"Bearer {stack.api_key}"}
-    with connect(stack.ws_url, subprotocols=["headrace.v1"], additional_headers=headers) as socket:  # type: ignore[list-item]
+    options: dict[str, Any] = {"subprotocols": ["headrace.v1"], "open_timeout": HEAR_SECONDS}
+    with connect(stack.ws_url, additional_headers=headers, **options) as socket:
         frame = {"type": "generate", "model": MODEL, "messages": ASK, "max_tokens": 1900, "ignore_eos": True}
         socket.send(json.dumps(frame))
         while (heard := json.loads(socket.recv(timeout=60)))["type"] != "delta":

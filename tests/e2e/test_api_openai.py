@@ -15,8 +15,8 @@ import pytest
 
 from headrace_wire.messages import StreamState
 from tests.support.live_stack import LiveStack
-from tests.support.processes import Process, free_port
-from tests.support.slow_clients import begin_and_leave
+from tests.support.processes import PATIENCE_SECONDS, Process, free_port
+from tests.support.slow_clients import HEAR_SECONDS, begin_and_leave
 from tests.support.stream_probe import StreamProbe
 
 
@@ -91,7 +91,9 @@ def test_refusals_have_the_sdks_error_classes(client: openai.OpenAI, live_stack:
         assert long.value.code == "context_length_exceeded"
     big = b'{"model":"quick","messages":[{"role":"user","content":"' + b"x" * 9_000_000 + b'"}]}'
     headers = {"authorization": f"Bearer {live_stack.api_key}"}
-    answer = httpx.post(f"{live_stack.base_url}/v1/chat/completions", content=big, headers=headers)
+    answer = httpx.post(
+        f"{live_stack.base_url}/v1/chat/completions", content=big, headers=headers, timeout=HEAR_SECONDS
+    )
     assert answer.status_code == 413
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
@@ -111,7 +113,7 @@ def test_bad_requests_get_the_error_body(
     live_stack: LiveStack, method: str, path: str, body: bytes, status: int
 ) -> None:
     headers = {"authorization": f"Bearer {live_stack.api_key}"}
-    answer = httpx.request(method, live_stack.base_url + path, content=body, headers=headers)
+    answer = httpx.request(method, live_stack.base_url + path, content=body, headers=headers, timeout=HEAR_SECONDS)
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert answer.headers["x-request-id"]
@@ -119,21 +121,23 @@ def test_bad_requests_get_the_error_body(
 
 @pytest.mark.parametrize("name", ["api-key", "x-api-key"])
 def test_other_key_headers_are_taken(live_stack: LiveStack, name: str) -> None:
-    answer = httpx.get(f"{live_stack.base_url}/v1/models", headers={name: live_stack.api_key})
+    headers = {name: live_stack.api_key}
+    answer = httpx.get(f"{live_stack.base_url}/v1/models", headers=headers, timeout=HEAR_SECONDS)
     assert answer.status_code == 200
     assert {"quick", "slow"} <= {model["id"] for model in answer.json()["data"]}
     assert all(model["simulated"] for model in answer.json()["data"]), "a simulated engine says so"
 
 
 def test_the_key_is_checked_before_the_body_is_read(live_stack: LiveStack) -> None:
-    answer = httpx.post(f"{live_stack.base_url}/v1/chat/completions", content=b"not json")
+    answer = httpx.post(f"{live_stack.base_url}/v1/chat/completions", content=b"not json", timeout=HEAR_SECONDS)
     assert answer.status_code == 401
 
 
 def test_a_plain_answer_tells_its_stream_and_times(live_stack: LiveStack) -> None:
     headers = {"authorization": f"Bearer {live_stack.api_key}"}
     body = {"model": "quick", "messages": ASK, "max_tokens": 3}
-    answer = httpx.post(f"{live_stack.base_url}/v1/chat/completions", json=body, headers=headers)
+    url = f"{live_stack.base_url}/v1/chat/completions"
+    answer = httpx.post(url, json=body, headers=headers, timeout=HEAR_SECONDS)
     assert answer.headers["x-headrace-stream-id"].startswith("strm-")
     assert answer.headers["x-headrace-model-deployment"] == "quick"
     assert int(answer.headers["x-headrace-ttft-ms"]) >= 30, "the simulated engine takes 30 ms to its first token"
@@ -144,7 +148,7 @@ def test_leaving_stops_the_engine_and_counts_what_was_generated(live_stack: Live
     headers = {"authorization": f"Bearer {live_stack.api_key}"}
     body = {"model": "slow", "messages": ASK, "stream": True, "max_tokens": 400, "ignore_eos": True}
     url = f"{live_stack.base_url}/v1/chat/completions"
-    with httpx.stream("POST", url, json=body, headers=headers, timeout=20) as answer:
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=HEAR_SECONDS) as answer:
         stream_id = answer.headers["x-headrace-stream-id"]
         lines = answer.iter_lines()
         next(line for line in lines if '"content":' in line and '"role"' not in line)
@@ -166,7 +170,7 @@ def test_curl_streams(live_stack: LiveStack) -> None:
     body = json.dumps({"model": "quick", "messages": ASK, "stream": True, "max_tokens": 5})
     command = ["curl", "-sN", f"{live_stack.base_url}/v1/chat/completions", "-d", body]
     command += ["-H", f"Authorization: Bearer {live_stack.api_key}", "-H", "Content-Type: application/json"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS).stdout
     assert re.match(r": queued position=1( eta_ms=\d+-\d+)?\n\n", out), "how long it takes may be known already"
     assert out.rstrip().endswith("data: [DONE]")
 
@@ -183,20 +187,25 @@ http {{
 """
 
 
-def test_nginx_with_default_buffering_still_streams(live_stack: LiveStack, nginx: Path, tmp_path: Path) -> None:
-    port = free_port()
+def test_nginx_with_default_buffering_still_streams(
+    live_stack: LiveStack, nginx: Path, tmp_path: Path, probe: StreamProbe
+) -> None:
+    deploy(live_stack, "hesitant", engine_args={"ttft_ms": 30, "tpot_ms": 5000})
+    worker, port = live_stack.start_worker("hesitant"), free_port()
     config = tmp_path / "nginx.conf"
     config.write_text(NGINX.format(folder=tmp_path, port=port, upstream=live_stack.base_url))
     with Process([nginx, "-c", str(config), "-p", str(tmp_path)], name="nginx") as proxy:
         proxy.wait_for_address(("127.0.0.1", port))
         headers = {"authorization": f"Bearer {live_stack.api_key}"}
-        body = {"model": "slow", "messages": ASK, "stream": True, "max_tokens": 12, "ignore_eos": True}
+        body = {"model": "hesitant", "messages": ASK, "stream": True, "max_tokens": 12, "ignore_eos": True}
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        with httpx.stream("POST", url, json=body, headers=headers, timeout=20) as answer:
-            arrivals = [time.monotonic() for line in answer.iter_lines() if '"content":' in line]
-        # Twelve tokens 50 ms apart: a proxy that buffers would hand them over in one moment.
-        assert len(arrivals) >= 8
-        assert arrivals[-1] - arrivals[0] > 0.3
+        with httpx.stream("POST", url, json=body, headers=headers, timeout=PATIENCE_SECONDS) as answer:
+            stream_id = answer.headers["x-headrace-stream-id"]
+            next(line for line in answer.iter_lines() if '"content":' in line and '"role"' not in line)
+            # A proxy that buffers so little text would hand over nothing before its end, a minute later.
+            assert probe.state(stream_id) == StreamState.RUNNING
+        assert probe.wait_for_end(stream_id).state is StreamState.CANCELLED
+    worker.stop()
 
 
 def test_without_a_worker_the_request_waits_then_fails_with_503(live_stack: LiveStack) -> None:
@@ -214,9 +223,10 @@ def test_without_a_worker_the_request_waits_then_fails_with_503(live_stack: Live
 
 
 def test_metrics_and_health_answer(live_stack: LiveStack) -> None:
-    assert httpx.get(f"{live_stack.base_url}/livez").status_code == 200
-    assert httpx.get(f"{live_stack.base_url}/readyz").status_code == 200
-    text = httpx.get(f"{live_stack.base_url}/metrics").text
+    with httpx.Client(base_url=live_stack.base_url, timeout=HEAR_SECONDS) as http:
+        assert http.get("/livez").status_code == 200
+        assert http.get("/readyz").status_code == 200
+        text = http.get("/metrics").text
     assert "headrace_time_to_first_token_seconds_count" in text
     assert "django_http_requests_total" in text
 

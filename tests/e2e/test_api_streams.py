@@ -12,6 +12,7 @@ from headrace_wire import redis_keys
 from headrace_wire.messages import StreamState
 from tests.support.live_stack import LiveStack
 from tests.support.processes import free_port
+from tests.support.slow_clients import HEAR_SECONDS
 from tests.support.stream_probe import StreamProbe
 
 ASK: Any = [{"role": "user", "content": "Say something."}]
@@ -31,7 +32,7 @@ def probe(live_stack: LiveStack) -> StreamProbe:
 @pytest.fixture
 def http(live_stack: LiveStack) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {live_stack.api_key}"}
-    with httpx.Client(base_url=live_stack.base_url, headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=live_stack.base_url, headers=headers, timeout=HEAR_SECONDS) as client:
         yield client
 
 
@@ -118,7 +119,7 @@ def test_a_stream_is_followed_live_from_another_gateway(
             stream_id = answer.headers["x-headrace-stream-id"]
             lines = answer.iter_lines()
             next(line for line in lines if '"content":' in line)
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=http.headers, timeout=20) as other:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=http.headers, timeout=HEAR_SECONDS) as other:
                 events = events_of(other, stream_id)
             assert any(line == "data: [DONE]" for line in lines)
         assert text_of(events) == probe.text(stream_id)
@@ -150,7 +151,7 @@ def test_a_ticket_reads_its_stream_and_nothing_else(
     answer = http.post(f"/v1/streams/{mine}/ticket", json={"expires_in": 60})
     assert answer.status_code == 200
     ticket = answer.json()
-    with httpx.Client(base_url=live_stack.base_url, timeout=20) as anybody:
+    with httpx.Client(base_url=live_stack.base_url, timeout=HEAR_SECONDS) as anybody:
         events = events_of(anybody, mine, params={"ticket": ticket["ticket"], "after": 4})
         assert text_of(events) == "".join(e.text for e in probe.deltas(mine) if e.seq > 4)
         with anybody.stream("GET", ticket["url"]) as followed:

@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from headrace_wire.messages import StreamState
 from tests.support.live_stack import LiveStack, running_stack
 from tests.support.slow_clients import (
+    HEAR_SECONDS,
     MODEL,
     Stalled,
     acknowledge,
@@ -252,13 +253,13 @@ async def test_a_flood_of_frames_grows_nothing_and_disturbs_nobody(stack: LiveSt
 
 
 def _metric(stack: LiveStack, name: str) -> float:
-    lines = httpx.get(f"{stack.base_url}/metrics").text.splitlines()
+    lines = httpx.get(f"{stack.base_url}/metrics", timeout=HEAR_SECONDS).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 def _wait_for_metric(stack: LiveStack, name: str) -> None:
     """Wait until it is above 0; gateways set theirs every second."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HEAR_SECONDS
     while not _metric(stack, name):
         assert time.monotonic() < deadline, f"{name} stays 0"
         time.sleep(0.1)

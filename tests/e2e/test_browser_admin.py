@@ -11,7 +11,7 @@ from tests.support.live_stack import LiveStack
 
 pytestmark = pytest.mark.browser
 
-LEASE_AND_MIRROR_MS = 30_000
+LEASE_AND_MIRROR_MS = 120_000
 """A killed worker's lease ends, then Celery's next look marks it."""
 
 

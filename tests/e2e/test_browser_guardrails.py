@@ -12,7 +12,7 @@ from tests.support.live_stack import LiveStack
 
 pytestmark = pytest.mark.browser
 
-ANSWER_MS = 20_000
+ANSWER_MS = 60_000
 RELOADS = 60
 FORGET = """
 from apps.guardrails.models import GuardrailPolicy

@@ -12,7 +12,7 @@ from headrace_client import End, HeadraceClient
 from headrace_wire.prefix_hashes import BLOCK_TOKENS
 from tests.support.live_stack import LiveStack
 from tests.support.metrics import gateway_metric, wait_for, worker_metric
-from tests.support.slow_clients import MODEL
+from tests.support.slow_clients import HEAR_SECONDS, MODEL
 
 HISTORY: Any = [
     {"role": "user", "content": "What is a headrace?"},
@@ -117,7 +117,8 @@ def test_a_neighbours_draft_is_not_found(engine_stack: LiveStack, neighbour_key:
 
 def opened(stack: LiveStack) -> ClientConnection:
     headers = {"Authorization": f"Bearer {stack.api_key}"}
-    return connect(stack.ws_url, subprotocols=[Subprotocol("headrace.v1")], additional_headers=headers)
+    subprotocols = [Subprotocol("headrace.v1")]
+    return connect(stack.ws_url, subprotocols=subprotocols, additional_headers=headers, open_timeout=HEAR_SECONDS)
 
 
 @pytest.mark.parametrize(

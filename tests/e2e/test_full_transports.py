@@ -31,8 +31,10 @@ from tests.support.full_transports import (
 )
 from tests.support.live_stack import LiveStack, running_stack
 from tests.support.long_words import long_word_model
-from tests.support.slow_clients import MODEL, acknowledge, ask_on, deaf_socket, drop, hear, opened
+from tests.support.slow_clients import HEAR_SECONDS, MODEL, acknowledge, ask_on, deaf_socket, drop, hear, opened
 from tests.support.stream_probe import StreamProbe
+
+pytestmark = pytest.mark.alone
 
 ACT_SECONDS = 0.1
 SAMPLES = 20
@@ -122,7 +124,8 @@ async def test_a_cancel_acts(stack: LiveStack, probe: StreamProbe) -> None:
 def test_a_request_to_cancel_acts(stack: LiveStack, probe: StreamProbe, openings: Open) -> None:
     transports = openings(stack, probe, SAMPLES)
     delays = []
-    with httpx.Client(headers={"Authorization": f"Bearer {stack.api_key}"}, base_url=stack.base_url) as http:
+    headers = {"Authorization": f"Bearer {stack.api_key}"}
+    with httpx.Client(headers=headers, base_url=stack.base_url, timeout=HEAR_SECONDS) as http:
         for number, transport in enumerate(transports):
             url = f"/v1/streams/{transport.stream_id}"
             asked_at = time.monotonic()

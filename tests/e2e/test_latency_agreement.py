@@ -21,6 +21,8 @@ from tests.support.live_stack import LiveStack
 from tests.support.processes import free_port
 from tests.support.signing_in import sign_in
 
+pytestmark = pytest.mark.alone
+
 MODEL = "slow"
 LOAD = LatencyLoad(streams=8, answers=2, tokens=30, ttft_ms=100, tpot_ms=50)
 """Of `MODEL`, as `conftest` has it: 20 tokens per second."""
@@ -56,7 +58,7 @@ def seen(live_stack: LiveStack, key: tuple[str, str]) -> Seen:
     ]
     seen = asyncio.run(seen_answers(LOAD, connects, port, secret))
     gateway.send_signal(signal.SIGTERM)
-    assert gateway.wait(timeout=40) == 0
+    assert gateway.wait() == 0
     return seen
 
 

@@ -17,7 +17,7 @@ from headrace_wire import codec, redis_keys
 from headrace_wire.fleet import GatewayInfo, WorkerInfo
 from headrace_wire.messages import FinishReason, Started, StreamState
 from tests.support.live_stack import LiveStack, running_stack
-from tests.support.processes import Process, free_port
+from tests.support.processes import PATIENCE_SECONDS, Process, free_port
 from tests.support.signing_in import sign_in
 from tests.support.stream_probe import StreamProbe
 
@@ -111,7 +111,7 @@ class Readers:
         self._doors = asyncio.Semaphore(8)
         """Who opens a WebSocket: more handshakes at once than this are too slow for the gateway on a busy machine."""
         self.started_count = 0
-        self._client = httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None))
+        self._client = httpx.AsyncClient(timeout=PATIENCE_SECONDS, limits=httpx.Limits(max_connections=None))
         self._port = port or urlsplit(stack.base_url).port
 
     def follow(self) -> "asyncio.Future[list[tuple[str, str, str]]]":
@@ -128,7 +128,9 @@ class Readers:
     async def all_started(self, everybody: "asyncio.Future[Any]") -> None:
         """Return when all have text; raise what one of them met instead."""
         waiting = asyncio.ensure_future(self._all_started())
-        done, _ = await asyncio.wait([waiting, everybody], timeout=120, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            [waiting, everybody], timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
         waiting.cancel()
         if everybody in done:
             raise AssertionError(f"they have ended too early: {everybody.result()[:3]}")
@@ -222,7 +224,7 @@ async def test_a_kill_frees_the_engines_and_tells_the_clients(
     assert f"Done with all {STREAMS} streams. Ended; its engine has let it go." in said
     for stream_id in streams:
         assert probe.state(stream_id) == "cancelled", "acknowledged means that it is over"
-    answers = await asyncio.wait_for(everybody, 30)
+    answers = await asyncio.wait_for(everybody, PATIENCE_SECONDS)
     assert [code for _, _, code in answers] == ["stream_cancelled"] * STREAMS
     for stream_id, text, _ in answers:
         ended = probe.wait_for_end(stream_id)
@@ -248,9 +250,9 @@ async def test_a_drained_worker_hands_its_streams_over(
     process = _process_of(stack, drained)
     page = await asyncio.to_thread(operator.drain, drained.incarnation, deadline_seconds="0", leave="on")
     assert "takes nothing more" in page
-    assert await asyncio.to_thread(process.wait, timeout=40) == 0
+    assert await asyncio.to_thread(process.wait) == 0
     assert "It has ended" in await asyncio.to_thread(operator.process, drained.incarnation)
-    answers = await asyncio.wait_for(everybody, 120)
+    answers = await asyncio.wait_for(everybody, PATIENCE_SECONDS)
     moved = 0
     for stream_id, text, code in answers:
         assert code == "", "nobody noticed"
@@ -271,7 +273,7 @@ async def test_streams_are_moved_one_by_one(stack: LiveStack, probe: StreamProbe
     streams = (await asyncio.to_thread(operator.streams))[-20:]  # the youngest
     said = await asyncio.to_thread(operator.act, "migrate", streams)
     assert "Done with all 20 streams. Goes on at worker-" in said, said
-    answers = await asyncio.wait_for(everybody, 120)
+    answers = await asyncio.wait_for(everybody, PATIENCE_SECONDS)
     for stream_id, text, code in answers:
         assert code == ""
         check_whole(probe, stream_id, text, tokens=TOKENS)
@@ -284,15 +286,15 @@ async def test_a_drained_gateway_ends_and_its_clients_are_told(
     stack: LiveStack, probe: StreamProbe, operator: Operator
 ) -> None:
     port = free_port()
-    gateway = stack.start_gateway(port)
+    gateway = stack.start_gateway(port, "--drain-deadline-seconds", "120")
     readers = Readers(stack, max_tokens=80, port=port, only_sse=True)
     everybody = readers.follow()
     await readers.all_started(everybody)
     incarnation = _gateway_of(probe, gateway.pid)
     page = await asyncio.to_thread(operator.drain, incarnation)
     assert "takes nothing more and ends" in page
-    answers = await asyncio.wait_for(everybody, 60)
-    assert await asyncio.to_thread(gateway.wait, timeout=40) == 0
+    answers = await asyncio.wait_for(everybody, PATIENCE_SECONDS)
+    assert await asyncio.to_thread(gateway.wait) == 0
     for stream_id, text, code in answers:
         assert code == ""
         check_whole(probe, stream_id, text, tokens=80)

@@ -12,12 +12,13 @@ from websockets.sync.client import ClientConnection, connect
 
 from headrace_client import HeadraceClient
 from tests.support.live_stack import LiveStack
+from tests.support.slow_clients import HEAR_SECONDS
 from tests.support.stream_probe import StreamProbe
 
 STATIC = {"use-cache": True}
-DEADLINE_SECONDS = 60.0
-TOKENS = 120
-"""Of `slow`: six seconds, in which two callers cancel on a busy machine too."""
+DEADLINE_SECONDS = 120.0
+TOKENS = 240
+"""Of `slow`: twelve seconds, in which two callers cancel on a busy machine too."""
 
 SWITCH_ON = """
 from apps.caching.models import ResponseCachePolicy
@@ -106,7 +107,8 @@ def heard(connection: ClientConnection, kind: str) -> list[dict[str, Any]]:
 def test_a_kept_answer_over_a_websocket_can_be_resumed(api: httpx.Client, live_stack: LiveStack) -> None:
     kept = ask_until_kept(api, "Say it over there.").json()
     headers = {"Authorization": f"Bearer {live_stack.api_key}"}
-    with connect(live_stack.ws_url, subprotocols=["headrace.v1"], additional_headers=headers) as socket:  # type: ignore[list-item]
+    options: dict[str, Any] = {"subprotocols": ["headrace.v1"], "open_timeout": HEAR_SECONDS}
+    with connect(live_stack.ws_url, additional_headers=headers, **options) as socket:
         socket.send(json.dumps({"type": "generate", **body("Say it over there.")}))
         frames = heard(socket, "end")
         text = kept["choices"][0]["message"]["content"]

@@ -21,7 +21,7 @@ from tests.support.stream_probe import StreamProbe
 ASK: Any = [{"role": "user", "content": "Say something."}]
 QUICK = {"ttft_ms": 5, "tpot_ms": 2, "answer_tokens": 20}
 BREAKER = {"is_breaker_on": True, "breaker_absent_seconds": 1.0, "breaker_open_seconds": 1.0, "breaker_probes": 1}
-PATIENCE = 60.0
+PATIENCE = 120.0
 IMPATIENT = httpx.Timeout(30.0, read=1.0)
 """Of a client that gives up while its request waits for a worker."""
 
@@ -110,7 +110,8 @@ def test_a_lost_worker_is_stood_in_for_until_there_is_another_one(stack: LiveSta
     assert served.json()["usage"]["completion_tokens"] == 10
     assert "spare" in ledger(probe), "who has served is who is paid"
     headers = {"Authorization": f"Bearer {stack.api_key}"}
-    with connect(stack.ws_url, subprotocols=["headrace.v1"], additional_headers=headers) as socket:  # type: ignore[list-item]
+    options: dict[str, Any] = {"subprotocols": ["headrace.v1"], "open_timeout": PATIENCE}
+    with connect(stack.ws_url, additional_headers=headers, **options) as socket:
         socket.send(json.dumps({"type": "generate", "model": "main", "messages": ASK, "max_tokens": 5}))
         frame = json.loads(socket.recv(timeout=60))
         while frame["type"] == "queued":

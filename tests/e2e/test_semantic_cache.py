@@ -11,6 +11,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from headrace_client import HeadraceClient
 from tests.support.live_stack import LiveStack
+from tests.support.slow_clients import HEAR_SECONDS
 
 DEADLINE_SECONDS = 120.0
 MODEL = "small"
@@ -112,7 +113,7 @@ def test_a_question_in_other_words_in_one_piece_and_streamed(tenants: Tenants) -
 def heard(connection: ClientConnection) -> list[dict[str, Any]]:
     frames: list[dict[str, Any]] = []
     while not frames or frames[-1]["type"] not in ("end", "error"):
-        frames.append(json.loads(connection.recv(timeout=20)))
+        frames.append(json.loads(connection.recv(timeout=HEAR_SECONDS)))
     return frames
 
 
@@ -120,7 +121,8 @@ def test_a_question_in_other_words_over_a_websocket(tenants: Tenants) -> None:
     found = ask_until_found(tenants.mine, "Where is my order?", "Where is the my order?")
     headers = {"Authorization": f"Bearer {tenants.stack.api_key}"}
     once = {"use-cache": True, "no-store": True}
-    with connect(tenants.stack.ws_url, subprotocols=["headrace.v1"], additional_headers=headers) as socket:  # type: ignore[list-item]
+    options: dict[str, Any] = {"subprotocols": ["headrace.v1"], "open_timeout": HEAR_SECONDS}
+    with connect(tenants.stack.ws_url, additional_headers=headers, **options) as socket:
         socket.send(json.dumps({"type": "generate", **body("Where is the my order?", cache=once)}))
         frames = heard(socket)
     assert "".join(frame["text"] for frame in frames if frame["type"] == "delta") == text_of(found)

@@ -10,6 +10,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from headrace_wire.messages import StreamState
 from tests.support.live_stack import LiveStack
 from tests.support.signing_in import sign_in
+from tests.support.slow_clients import HEAR_SECONDS
 from tests.support.stream_probe import StreamProbe
 
 SIGNED_OUT = 4401
@@ -20,7 +21,7 @@ class SignIn:
 
     def __init__(self, stack: LiveStack) -> None:
         self._stack = stack
-        self.http = httpx.Client(base_url=stack.base_url, follow_redirects=True, timeout=30)
+        self.http = httpx.Client(base_url=stack.base_url, follow_redirects=True, timeout=HEAR_SECONDS)
         sign_in(self.http, stack)
 
     def sign_out(self) -> None:
@@ -29,12 +30,13 @@ class SignIn:
     async def chat_socket(self) -> ClientConnection:
         ticket = self.http.get("/chat/ticket").json()["ticket"]
         protocols: Any = ["headrace.v1", f"headrace.ticket.{ticket}"]
-        return await connect(self._stack.ws_url, subprotocols=protocols, origin=self._origin)
+        return await connect(self._stack.ws_url, subprotocols=protocols, origin=self._origin, open_timeout=HEAR_SECONDS)
 
     async def page_socket(self) -> ClientConnection:
         cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.http.cookies.jar)
         url = self._stack.ws_url.replace("/v1/ws", "/ws/ui")
-        return await connect(url, additional_headers={"cookie": cookies}, origin=self._origin)
+        headers = {"cookie": cookies}
+        return await connect(url, additional_headers=headers, origin=self._origin, open_timeout=HEAR_SECONDS)
 
     @property
     def _origin(self) -> Any:
@@ -42,7 +44,7 @@ class SignIn:
 
 
 async def close_code(socket: ClientConnection) -> int | None:
-    await asyncio.wait_for(socket.wait_closed(), 60)
+    await asyncio.wait_for(socket.wait_closed(), HEAR_SECONDS)
     return socket.close_code
 
 
@@ -57,7 +59,7 @@ async def test_signing_out_closes_the_sockets_of_that_sign_in(live_stack: LiveSt
     await asyncio.to_thread(here.sign_out)
     assert [await close_code(socket) for socket in closing] == [SIGNED_OUT] * 3
     for socket in staying:
-        await asyncio.wait_for(await socket.ping(), 10)
+        await asyncio.wait_for(await socket.ping(), HEAR_SECONDS)
         await socket.close()
     ended = await asyncio.to_thread(StreamProbe(live_stack.redis_url).wait_for_end, stream_id)
     assert ended.state is StreamState.FINISHED, "an answer that was asked for is there for the next sign-in"

@@ -15,6 +15,7 @@ from websockets.sync.client import connect
 from tests.support.live_stack import LiveStack, running_stack
 from tests.support.otlp_collector import Collector, attributes, running_collector
 from tests.support.signing_in import sign_in
+from tests.support.slow_clients import HEAR_SECONDS
 
 SECRET = "zebrafinch-marmalade"
 """Stands in every prompt."""
@@ -84,7 +85,8 @@ def test_a_request_is_a_span_with_its_phases(stack: LiveStack, collector: Collec
 
 def test_a_websocket_s_streams_are_spans_too(stack: LiveStack, collector: Collector) -> None:
     headers = {"Authorization": f"Bearer {stack.api_key}"}
-    with connect(stack.ws_url, subprotocols=["headrace.v1"], additional_headers=headers) as socket:  # type: ignore[list-item]
+    options: dict[str, Any] = {"subprotocols": ["headrace.v1"], "open_timeout": HEAR_SECONDS}
+    with connect(stack.ws_url, additional_headers=headers, **options) as socket:
         messages = [{"role": "user", "content": SECRET}]
         socket.send(json.dumps({"type": "generate", "model": "told", "messages": messages}))
         heard: dict[str, Any] = {}
@@ -103,7 +105,7 @@ def test_an_answer_in_the_chat_is_a_span_too(stack: LiveStack, collector: Collec
         sent = http.post(f"/chat/conversations/{uuid4()}/turns", json=body)
         stream_id = sent.json()["answer"]["stream_id"]
     origin: Any = stack.base_url
-    with connect(stack.ws_url, subprotocols=protocols, origin=origin) as socket:
+    with connect(stack.ws_url, subprotocols=protocols, origin=origin, open_timeout=HEAR_SECONDS) as socket:
         socket.send(json.dumps({"type": "resume", "stream_id": stream_id, "after": 0}))
         heard: dict[str, Any] = {}
         while heard.get("type") != "end":
@@ -129,7 +131,7 @@ def test_one_name_through_all_processes_and_no_word_of_a_text(stack: LiveStack, 
         "x-headrace-stream-id"
     ]
     worker = next(process for process in stack.processes if process.name == "worker:told")
-    worker.wait_for_line(f"claimed stream_id={stream_id}", timeout=30)
+    worker.wait_for_line(f"claimed stream_id={stream_id}")
     lines = [json.loads(line) for line in worker.log.splitlines() if stream_id in line]
     assert {line["stream_id"] for line in lines} == {stream_id}
     assert lines[0]["trace_id"] == CALLER

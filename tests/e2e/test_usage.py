@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.live_stack import LiveStack
 from tests.support.processes import Process
+from tests.support.slow_clients import HEAR_SECONDS
 from tests.support.stream_probe import StreamProbe
 
 ASK: Any = [{"role": "user", "content": "Say something."}]
@@ -51,7 +52,7 @@ def key(live_stack: LiveStack) -> str:
 def usage(stack: LiveStack, key: str) -> dict[str, Any]:
     """What the ledger says of this key's own requests, by model."""
     headers = {"authorization": f"Bearer {key}"}
-    answer = httpx.get(f"{stack.base_url}/v1/usage?group_by=api_key,deployment", headers=headers)
+    answer = httpx.get(f"{stack.base_url}/v1/usage?group_by=api_key,deployment", headers=headers, timeout=HEAR_SECONDS)
     if answer.status_code == 401:  # the gateway has not read the new key yet
         return {}
     rows = [row for bucket in answer.json()["data"] for row in bucket["results"]]

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.live_stack import LiveStack
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 PAUSE_SECONDS = 0.05
 
 

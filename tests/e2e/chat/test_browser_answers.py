@@ -11,6 +11,7 @@ from playwright.sync_api import BrowserContext, Route, WebSocket, expect
 from tests.e2e.chat.page_steps import WATCH, OpenPage, conversation_path, last_answer, send, wait_for_growth
 from tests.e2e.conftest import MARKDOWN
 from tests.support.live_stack import LiveStack
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.stream_probe import StreamProbe
 
 pytestmark = pytest.mark.browser
@@ -146,7 +147,7 @@ def test_answer_is_stored_when_the_browser_has_gone(open_page: OpenPage, live_st
         f"answer = Message.all_tenants.get(conversation_id='{conversation_id}', role='assistant')\n"
         "import json; print(json.dumps([answer.state, answer.content]))"
     )
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + PATIENCE_SECONDS
     state, content = "streaming", ""
     while state == "streaming" and time.monotonic() < deadline:
         state, content = json.loads(live_stack.run_django(code).splitlines()[-1])
