@@ -1,5 +1,6 @@
 """Real child processes for tests: started, waited for, always ended by pid, their logs shown when a test fails."""
 
+import os
 import re
 import socket
 import subprocess
@@ -17,6 +18,10 @@ PATIENCE_SECONDS = 120.0
 """For what takes a second on a machine that does nothing else."""
 READ_SECONDS = 20.0
 """For the last lines of a process that has ended; its own children may hold the pipe for longer."""
+
+
+_given: set[int] = set()
+"""Ports that were free."""
 
 
 class ProcessFailedError(Exception):
@@ -158,8 +163,16 @@ def run_to_end(command: Sequence[str | Path], environ: Mapping[str, str], *, tim
 
 
 def free_port() -> int:
-    """Returns a TCP port on 127.0.0.1 that nobody listened on a moment ago."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Returns a TCP port on 127.0.0.1 that nobody listened on a moment ago.
+
+    Its server may take seconds to come: no other call returns the same one, here or in the other process of
+    pytest-xdist, which takes the other half of all ports. (Linux gives odd ones first.)
+    """
+    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given and port // 2 % 2 == share % 2:
+            _given.add(port)
+            return port
