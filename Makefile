@@ -14,6 +14,8 @@ ENGINE_PART := $(if $(filter simulated,$(HEADRACE_ENGINE)),,engine-$(ENGINE))
 # A stage that has none of the tests that somebody chose is no failure; one of all tests would be.
 MAY_BE_EMPTY := $(if $(filter-out tests,$(TESTS)),|| test $$? -eq 5)
 SECONDARY := engine or alone or browser or faults
+# In two processes, dealt out by whole files in the order of tests/support/dealing.py.
+IN_TWO := -n 2 --no-loadscope-reorder --dist
 
 .DEFAULT_GOAL := help
 .PHONY: help up setup test check fmt bench faults lock clean
@@ -29,8 +31,8 @@ setup:  ## the environment of developers and CI: gateway, engine, tools
 	@$(INSTALL) gateway engine-$(ENGINE) dev examples
 
 test: setup  ## every test, on real services: quick ones, SQLite, engine, browser
-	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" -n 2 --dist loadfile $(MAY_BE_EMPTY)
-	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" -n 2 --dist loadfile $(MAY_BE_EMPTY)
+	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" $(IN_TWO) loadfile $(MAY_BE_EMPTY)
+	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" $(IN_TWO) loadfile $(MAY_BE_EMPTY)
 	$(PYTEST) $(TESTS) -m "(engine or alone) and not (browser or faults)" $(MAY_BE_EMPTY)
 	$(PYTEST) $(TESTS) -m "browser and not faults" $(MAY_BE_EMPTY)
 
