@@ -37,7 +37,7 @@ test: setup  ## every test, on real services: quick ones, SQLite, engine, browse
 	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" $(IN_TWO) loadfile $(MAY_BE_EMPTY)
 	$(SLEEPING) $(PYTEST) $(TESTS) -m "engine and not (alone or browser or faults)" $(IN_TWO) loadgroup $(MAY_BE_EMPTY)
 	$(PYTEST) $(TESTS) -m "alone and not (browser or faults)" $(MAY_BE_EMPTY)
-	$(PYTEST) $(TESTS) -m "browser and not faults" $(MAY_BE_EMPTY)
+	$(SLEEPING) $(PYTEST) $(TESTS) -m "browser and not faults" $(IN_TWO) loadfile $(MAY_BE_EMPTY)
 
 check: setup  ## form, lint, types, import contracts
 	$(VENV)/ruff format --check
