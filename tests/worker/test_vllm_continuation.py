@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace_wire.messages import ChatTurn, Started, StreamState, StructuredOutput
-from tests.worker.conftest import ENGINE_START_SECONDS, EngineWorker
+from tests.worker.conftest import ENGINE_START_SECONDS, EngineWorker, gone
 from tests.worker.desk import Answer, Desk
 
 pytestmark = pytest.mark.engine
@@ -42,6 +42,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "scripts": {"temperature": 0.0, "max_tokens": 200, "structured": StructuredOutput(choice=(SCRIPTS,))},
 }
+RUNNING = {**ANSWERS["seeded"], "max_tokens": 900}
+"""Of a stream that runs while its engine dies."""
 
 
 @dataclass
@@ -65,13 +67,32 @@ async def tell(desk: Desk, sampling: dict[str, Any]) -> Told:
     return Told(sampling, answer, await desk.log.token_ids(stream_id))
 
 
+@pytest.fixture(scope="module")
+def known() -> dict[str, list[Told]]:
+    """What was told already: undisturbed answers are the same at any time, from each of the engines."""
+    return {}
+
+
 @pytest.fixture
-async def undisturbed(engine_desk: Desk) -> list[Told]:
+async def undisturbed(engine_desk: Desk, known: dict[str, list[Told]]) -> list[Told]:
     """One of each kind; the last one ends at a stop string that spans tokens."""
-    told = [await tell(engine_desk, sampling) for sampling in ANSWERS.values()]
+    if "undisturbed" not in known:
+        known["undisturbed"] = await tell_all(engine_desk)
+    return known["undisturbed"]
+
+
+@pytest.fixture
+async def long_one(engine_desk: Desk, known: dict[str, list[Told]]) -> Told:
+    if "long" not in known:
+        known["long"] = [await tell(engine_desk, RUNNING)]
+    return known["long"][0]
+
+
+async def tell_all(desk: Desk) -> list[Told]:
+    told = [await tell(desk, sampling) for sampling in ANSWERS.values()]
     texts = [delta.text for delta in told[0].answer.deltas if delta.text]
     stop = texts[30][-1] + texts[31][:1]
-    told.append(await tell(engine_desk, {**ANSWERS["greedy"], "stop": (stop,)}))
+    told.append(await tell(desk, {**ANSWERS["greedy"], "stop": (stop,)}))
     assert told[-1].answer.end.stop_reason == stop
     assert json.loads(told[3].answer.text)
     assert told[4].answer.text == SCRIPTS
@@ -119,12 +140,12 @@ async def test_suspended_and_resumed(engine_desk: Desk, undisturbed: list[Told])
     await check_equal(engine_desk, streams, owners=2)
 
 
-async def test_engine_killed(engine_desk: Desk, engine_worker: EngineWorker, undisturbed: list[Told]) -> None:
+async def test_engine_killed(
+    engine_desk: Desk, engine_worker: EngineWorker, undisturbed: list[Told], long_one: Told
+) -> None:
     """In the engine when it dies: each answer at each cut, held; and answers that run."""
-    running = {**ANSWERS["seeded"], "max_tokens": 900}
-    long_one = await tell(engine_desk, running)
     streams = await hold_at_every_cut(engine_desk, undisturbed)
-    live = [(await admit(engine_desk, running), long_one) for _ in range(3)]
+    live = [(await admit(engine_desk, RUNNING), long_one) for _ in range(3)]
     for stream_id, _ in live:
         await engine_desk.first_token(stream_id)
     (engine,) = engine_worker.engine_pids()
@@ -143,16 +164,19 @@ async def test_engine_killed(engine_desk: Desk, engine_worker: EngineWorker, und
     await check_equal(engine_desk, streams, owners=None)
 
 
-async def test_worker_killed(engine_desk: Desk, engine_worker: EngineWorker, undisturbed: list[Told]) -> None:
+async def test_worker_killed(
+    engine_desk: Desk, engine_worker: EngineWorker, undisturbed: list[Told], long_one: Told
+) -> None:
     """As above, and nothing of the worker is left; another process goes on with every stream."""
-    running = {**ANSWERS["seeded"], "max_tokens": 900}
-    long_one = await tell(engine_desk, running)
     streams = await hold_at_every_cut(engine_desk, undisturbed)
-    live = [(await admit(engine_desk, running), long_one) for _ in range(3)]
+    live = [(await admit(engine_desk, RUNNING), long_one) for _ in range(3)]
     for stream_id, _ in live:
         await engine_desk.first_token(stream_id)
     (info,) = await engine_desk.workers()
+    engines = engine_worker.engine_pids()
+    assert engines
     engine_worker.replace_killed()
+    await gone(engines)
     assert set(await engine_desk.bury(info.incarnation)) >= {stream_id for stream_id, _ in live}
     await engine_desk.queue.credit([(stream_id, 2**31 - 1) for stream_id, _ in streams])
     await check_equal(engine_desk, live, owners=2)
