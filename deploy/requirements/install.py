@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=sorted(PARTS), metavar="PART")
     names = wanted_parts(parser.parse_args().parts)
     _make_venv()
+    installed = False
     for name in names:
         part, stamp = PARTS[name], VENV / "headrace-stamps" / name
         digest = _digest(part)
@@ -90,7 +91,10 @@ def main() -> None:
         part.install(name)
         stamp.parent.mkdir(exist_ok=True)
         stamp.write_text(digest)
+        installed = True
         sys.stdout.write(f"  {name}: installed in {time.monotonic() - started:.0f} s\n")
+    if installed:
+        _compile()
 
 
 def _make_venv() -> None:
@@ -113,6 +117,7 @@ def _make_venv() -> None:
 def _pip(label: str, *arguments: str, total: int) -> None:
     """Runs `pip install`, showing how far it is on a terminal; what it said is shown when it fails."""
     command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    command.append("--no-compile")  # see _compile
     sys.stdout.write(f"  {label}: {total} package{'s' if total > 1 else ''}\n")
     sys.stdout.flush()
     with subprocess.Popen(
@@ -122,6 +127,16 @@ def _pip(label: str, *arguments: str, total: int) -> None:
         output = list(_shown(label, pip.stdout, total))
     if pip.returncode != 0:
         raise InstallError(f"pip could not install {label}:\n" + "".join(output[-25:]))
+
+
+def _compile() -> None:
+    """Compiles what is new, on all cores; pip does it on one, in about half of its time."""
+    started = time.monotonic()
+    packages = VENV.glob("lib/python*/site-packages")
+    command = [str(PYTHON), "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", *packages]
+    # Some packages bring templates that are no Python yet. What is not compiled here is when it is imported.
+    subprocess.run(command, check=False, capture_output=True)
+    sys.stdout.write(f"  compiled in {time.monotonic() - started:.0f} s\n")
 
 
 def _shown(label: str, lines: Iterator[str], total: int) -> Iterator[str]:
