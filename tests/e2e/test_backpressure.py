@@ -154,8 +154,8 @@ async def test_a_new_request_runs_at_once_where_all_slots_are_held(stack: LiveSt
 
 
 async def _stopped_at_the_window(probe: StreamProbe, connections: Sequence[Stalled]) -> None:
-    waits = [asyncio.to_thread(probe.wait_for_tokens, stream_id, WINDOW) for _, stream_id in connections]
-    assert await asyncio.gather(*waits) == [WINDOW] * len(connections)
+    streams = [stream_id for _, stream_id in connections]
+    assert await asyncio.to_thread(probe.wait_for_all_tokens, streams, WINDOW) == [WINDOW] * len(streams)
 
 
 @simulated_only
@@ -190,7 +190,7 @@ async def test_frames_act_while_the_transport_is_full(stack: LiveStack, probe: S
     for _ in range(SLOTS):
         await ask_on(connection, ANSWER_TOKENS)
     others = await asyncio.to_thread(probe.wait_for_new_streams, before, SLOTS)
-    await asyncio.gather(*[asyncio.to_thread(probe.wait_for_tokens, each, WINDOW) for each in others])
+    await asyncio.to_thread(probe.wait_for_all_tokens, others, WINDOW)
     await asyncio.to_thread(_wait_for_metric, stack, "headrace_transport_buffered_bytes")
 
     for each in others[:5]:

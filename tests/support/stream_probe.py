@@ -79,11 +79,15 @@ class StreamProbe:
 
     def wait_for_tokens(self, stream_id: str, count: int, *, seconds: float = 0.5) -> int:
         """Return how many tokens were generated once there are `count`, after giving the engine time to run past it."""
+        return self.wait_for_all_tokens([stream_id], count, seconds=seconds)[0]
+
+    def wait_for_all_tokens(self, stream_ids: Sequence[str], count: int, *, seconds: float = 0.5) -> list[int]:
+        """Return how many tokens each stream has once all have `count`, after giving their engines time likewise."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while self.token_count(stream_id) < count:
-            assert time.monotonic() < deadline, f"{self.token_count(stream_id)} of {count} tokens"
+        while min(counts := self._token_counts(stream_ids)) < count:
+            assert time.monotonic() < deadline, f"{counts} of {count} tokens"
             time.sleep(0.02)
-        return self.wait_until_still(stream_id, seconds=seconds)
+        return self.wait_until_all_still(stream_ids, seconds=seconds)
 
     def wait_until_still(self, stream_id: str, *, seconds: float = 0.5) -> int:
         """Return how many tokens were generated once that number has not changed for `seconds`."""
@@ -140,7 +144,7 @@ class StreamProbe:
         """Return the registration of the deployment's worker once it is as wanted.
 
         Workers rewrite their registration with every renewal (1 s) and announce only changes of state, so this looks
-        again every second.
+        again in between.
         """
         info: WorkerInfo | None = None
         deadline = time.monotonic() + DEADLINE_SECONDS
@@ -152,7 +156,7 @@ class StreamProbe:
                     info = codec.decode(raw, WorkerInfo)
                     if info.deployment == deployment and found(info):
                         return info
-                channel.get_message(timeout=1.0)
+                channel.get_message(timeout=0.2)
         raise AssertionError(f"no worker of {deployment} is as wanted after {DEADLINE_SECONDS} s: {info}")
 
 
