@@ -8,7 +8,7 @@ ARGS ?=
 
 VENV := .venv/bin
 INSTALL := $(PYTHON) deploy/requirements/install.py
-PYTEST := $(VENV)/python -m pytest
+PYTEST := $(VENV)/python -m pytest --durations=25 --durations-min=3
 # The simulated engine needs no vLLM.
 ENGINE_PART := $(if $(filter simulated,$(HEADRACE_ENGINE)),,engine-$(ENGINE))
 # A stage that has none of the tests that somebody chose is no failure; one of all tests would be.
