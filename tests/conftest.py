@@ -1,5 +1,6 @@
 """Fixtures for every test: a real Redis, a real database, real processes. One of each service per test process."""
 
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -132,6 +133,14 @@ def _program(environment: SupportEnvironment, program: str, *, package: str) -> 
         if environment.is_ci:
             raise
         pytest.skip(str(error))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Has a stage of few tests (`-m "browser and ..."`) not load the files that have none of them."""
+    stage = re.match(r"(alone|browser|engine|faults)($| and )", config.option.markexpr)
+    if stage is None or not collection_path.match("test_*.py"):
+        return None
+    return True if f"mark.{stage[1]}" not in collection_path.read_text("utf-8") else None
 
 
 @pytest.hookimpl(wrapper=True)
