@@ -24,6 +24,7 @@ from tests.support.processes import Process, free_port
 START_SECONDS = 180.0
 ENGINE_START_SECONDS = 400.0
 GATEWAY = "gateway"
+_GATEWAY_READY = "Listening on"
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class LiveStack:
 
     def start_gateway(self, port: int | None = None, *options: str) -> Process:
         """Starts a gateway, on the stack's own port where none is given; `options` are the server's flags."""
-        arguments = ("--host", "127.0.0.1", "--port", str(port or urlsplit(self.base_url).port), *options)
-        return self.start(sys.executable, "-m", "headrace.server", *arguments, name=GATEWAY, ready="Listening on")
+        command = _gateway_command(port or urlsplit(self.base_url).port or 0, *options)
+        return self.start(*command, name=GATEWAY, ready=_GATEWAY_READY)
 
     def kill_gateway(self) -> None:
         """Kills the gateway that was started last, without a chance to say good-bye."""
@@ -96,15 +97,16 @@ class LiveStack:
 
     def run_django(self, code: str) -> str:
         """Runs Python code in a Django; returns what it printed, once all gateways know what it has changed."""
-        before = self._config_version()
+        before = self.config_version()
         printed = self.console.run(code)
-        if (version := self._config_version()) != before:
+        if (version := self.config_version()) != before:
             for gateway in self.processes:
                 if gateway.name == GATEWAY and gateway.returncode is None:
                     _wait_for_config(gateway, version)
         return printed
 
-    def _config_version(self) -> int:
+    def config_version(self) -> int:
+        """Of the configuration that was published last."""
         with Redis.from_url(self.redis_url) as redis:
             stored: Any = redis.hget(redis_keys.snapshot_key(), "version")
         return int(stored or 0)
@@ -150,6 +152,11 @@ def running_stack(
         server.wait_for_address(str(redis.socket))
         console = DjangoConsole(folder, environ)
         cleaning.callback(console.process.stop)
+        if environ["DATABASE_URL"].startswith("sqlite:///"):
+            copy_migrated(Path(environ["DATABASE_URL"].removeprefix("sqlite:///")), environ)
+        # It is a Django, too: it starts while the other one fills the database, and reads the configuration after that.
+        gateway = Process(_gateway_command(port), name=GATEWAY, environ=environ, cwd=REPOSITORY_ROOT)
+        cleaning.callback(gateway.stop)
         seeded = _seed(console, folder, environ, deployments, tenant)
         stack = LiveStack(
             base_url=f"http://127.0.0.1:{port}",
@@ -163,10 +170,17 @@ def running_stack(
         )
         cleaning.callback(stack.stop)
         workers = [stack.begin_worker(name) for name in deployments]
-        stack.start_gateway()
+        stack.processes.append(gateway)
+        gateway.wait_for_line(_GATEWAY_READY, timeout=START_SECONDS)
+        _wait_for_config(gateway, stack.config_version())
         for worker in workers:
             worker.wait_for_line("ready", timeout=ENGINE_START_SECONDS)
         yield stack
+
+
+def _gateway_command(port: int, *options: str) -> tuple[str, ...]:
+    arguments = ("--host", "127.0.0.1", "--port", str(port), *options)
+    return (sys.executable, "-m", "headrace.server", *arguments)
 
 
 def _wait_for_config(gateway: Process, version: int) -> None:
@@ -187,8 +201,6 @@ def _seed(
     tenant: Mapping[str, Any],
 ) -> dict[str, Any]:
     first = next(iter(deployments))
-    if environ["DATABASE_URL"].startswith("sqlite:///"):
-        copy_migrated(Path(environ["DATABASE_URL"].removeprefix("sqlite:///")), environ)
     code = (
         "import json\n"
         "from pathlib import Path\n"
