@@ -16,7 +16,7 @@ from tests.support.processes import PATIENCE_SECONDS
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class PatientCommunicator(WebsocketCommunicator):
+class PatientCommunicator(WebsocketCommunicator):  # type: ignore[misc]  # Channels ships no types
     """One that gives the consumer longer than the second that Channels' own does."""
 
     async def receive_output(self, timeout: float = PATIENCE_SECONDS) -> Any:
