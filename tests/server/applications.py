@@ -57,13 +57,12 @@ class Call:
         loop = asyncio.get_running_loop()
 
         def look(turns: int) -> None:
-            nonlocal held
             if turns:
-                held = loop.call_later(0.02, look, turns - 1)
+                self._looking = loop.call_later(0.02, look, turns - 1)
             else:
                 self._noting = loop.create_task(self.journal.note("paused"))
 
-        held = loop.call_later(0.02, look, 4)
+        self._looking = loop.call_later(0.02, look, 4)
         try:
             if self.is_websocket:
                 await self._send({"type": "websocket.send", "bytes": data})
@@ -73,7 +72,7 @@ class Call:
             await self.journal.note("gone")
             raise
         finally:
-            held.cancel()
+            self._looking.cancel()
             self.journal.accepted_bytes = self.control.accepted_bytes
         self.journal.sent_bytes += len(data)
 
