@@ -33,7 +33,7 @@ REPORT = REPOSITORY_ROOT / "var" / "bench" / "diagnosis.txt"
 SHORT = (Cause.CAPACITY, Cause.PREFIX_MISSES, Cause.SLOW_CLIENTS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[LiveStack]:
     names: Sequence[str] = request.param
     folder = tmp_path_factory.mktemp("diagnosis")
