@@ -32,7 +32,8 @@ def socket(live_stack: LiveStack) -> Iterator[ClientConnection]:
 def opened(stack: LiveStack, key: str | None = None, protocols: tuple[str, ...] = ("headrace.v1",)) -> ClientConnection:
     headers = {"Authorization": f"Bearer {key or stack.api_key}"}
     options: dict[str, Any] = {"subprotocols": list(protocols) or None, "open_timeout": HEAR_SECONDS}
-    return connect(stack.ws_url, additional_headers=headers, **options)
+    connection: ClientConnection = connect(stack.ws_url, additional_headers=headers, **options)
+    return connection
 
 
 def say(connection: ClientConnection, kind: str, **fields: Any) -> None:

@@ -44,7 +44,7 @@ async def left_unheard(gateway: Gateway, redis_url: str, *, idempotency: Idempot
                 await asking
             assert gateway.delivery.stream_ids() == []
         finally:
-            await redis.client_unpause()  # type: ignore[no-untyped-call]
+            await redis.client_unpause()
 
     async def is_admitted() -> bool:
         return await gateway.queue.record(stream_id) is not None

@@ -36,5 +36,5 @@ def arrived_at(notes: Notes) -> float:
             seconds, nanoseconds = _TIMESPEC.unpack(note)
             age = (time.time_ns() - seconds * _NANOSECONDS - nanoseconds) / _NANOSECONDS
             if 0.0 <= age <= LONGEST_SECONDS:
-                return now - age
+                return float(now - age)
     return now

@@ -26,6 +26,8 @@ class GatewayRequest(WebRequest):  # type: ignore[misc]  # Daphne ships no types
 
     exchange: "HttpExchange | None" = None
     _body_bytes = 0
+    _response_started: bool
+    """Daphne's."""
 
     def __init__(self, channel: "GatewayChannel", queued: object) -> None:
         # Twisted would read every form into memory to parse it; Django does that itself.
@@ -153,7 +155,7 @@ class HttpExchange(Exchange):
         else:
             self._stop_streaming()
         self._request.handle_reply(message)
-        if self.complete:
+        if self._request.finished:
             self.transport.flush_now()  # whoever sent the end measures next when that was
 
     def _send_streamed(self, message: Message) -> None:
