@@ -80,10 +80,11 @@ class RowProcess:
         """Returns what it gave once it has ended, or its time is over."""
         self._process.join(max(0.0, self.began + self._limit_seconds - time.monotonic()))
         late = self._process.is_alive()
+        used = self.cpu_seconds() if late else 0.0
         self.end()
         outcome = self._outcome()
         if late and outcome is None:
-            return Outcome(TOO_LONG, f"ended after {self._limit_seconds:.0f} s, its limit")
+            return Outcome(TOO_LONG, f"ended after {self._limit_seconds:.0f} s, its limit", cpu_seconds=used)
         return outcome or Outcome(FAILED, f"its process ended with {self._process.exitcode}")
 
     def end(self) -> None:
@@ -109,11 +110,7 @@ class RowProcess:
 
     def cpu_seconds(self) -> float:
         """Returns what it and its descendants have used so far, those included that have ended."""
-        total = 0.0
-        for process in self._descendants():
-            with contextlib.suppress(psutil.Error):
-                total += sum(process.cpu_times()[:4])
-        return total
+        return sum(sum(_cpu_times(process)) for process in self._descendants())
 
     def _descendants(self) -> list[psutil.Process]:
         """Itself first."""
@@ -192,6 +189,14 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _cpu_times(process: psutil.Process) -> list[float]:
+    """Returns the CPU seconds of a process and of children that it has waited for; nothing once it has ended."""
+    try:
+        return list(process.cpu_times()[:4])
+    except psutil.Error:
+        return []
+
+
 def _reap() -> None:
     """Takes note of children that have ended, adopted ones included."""
     with contextlib.suppress(ChildProcessError):
@@ -216,9 +221,11 @@ def _row(measure: Measure, folder: Path, file: Path, keeper: Keeper, bench: int)
         outcome = Outcome(LEFT_OUT, str(error))
     except Exception:  # noqa: BLE001  whatever it is: the other rows go on
         outcome = Outcome(FAILED, traceback.format_exc())
+    # Of those that are still there, first: an engine that ends in between is counted twice, and not left out.
+    cpu = sum(sum(_cpu_times(process)) for process in psutil.Process().children(recursive=True))
     _reap()
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    cpu = sum(one.ru_utime + one.ru_stime for one in used)
+    cpu += sum(one.ru_utime + one.ru_stime for one in used)
     content = msgspec.json.encode(msgspec.structs.replace(outcome, cpu_seconds=cpu))
     part = file.with_suffix(".part")
     part.write_bytes(content)

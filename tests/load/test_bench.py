@@ -62,6 +62,21 @@ def stubborn(pid_file: Path) -> Measured:
     raise AssertionError
 
 
+def outlived() -> Measured:
+    """Leaves a child that has used half a second of a core."""
+    code = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ntime.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    return [], None
+
+
+def outlived_and_late() -> Measured:
+    outlived()
+    time.sleep(600)
+    raise AssertionError
+
+
 def is_gone(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
@@ -98,6 +113,16 @@ def test_row_hands_over_its_tables_and_figures(keeper: Keeper) -> None:
     assert [(one.what, one.figure, one.verdict) for one in outcome.tables[0].judged] == [("first", "0.500", MISSED)]
     row.clean()
     keeper.close()
+
+
+@pytest.mark.parametrize(("measure", "state"), [(outlived, DONE), (outlived_and_late, TOO_LONG)])
+def test_what_a_row_leaves_running_is_not_counted_as_of_others(keeper: Keeper, measure: Measure, state: str) -> None:
+    row = RowProcess("row", measure, keeper, limit_seconds=20.0 if state == TOO_LONG else _DEADLINE_SECONDS)
+    outcome = row.wait()
+    row.clean()
+    keeper.close()
+    assert outcome.state == state, outcome.note
+    assert outcome.cpu_seconds > 0.5
 
 
 @pytest.mark.parametrize(
