@@ -34,7 +34,7 @@ def arrived_at(notes: Notes) -> float:
     for level, kind, note in notes:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(note) == _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack(note)
-            age = (time.time_ns() - seconds * _NANOSECONDS - nanoseconds) / _NANOSECONDS
+            age: float = (time.time_ns() - seconds * _NANOSECONDS - nanoseconds) / _NANOSECONDS
             if 0.0 <= age <= LONGEST_SECONDS:
                 return float(now - age)
     return now

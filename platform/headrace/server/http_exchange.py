@@ -155,8 +155,8 @@ class HttpExchange(Exchange):
         else:
             self._stop_streaming()
         self._request.handle_reply(message)
-        if self._request.finished:
-            self.transport.flush_now()  # whoever sent the end measures next when that was
+        if message["type"] == "http.response.body":
+            self.transport.flush_now()  # it is the last part: whoever sent it measures next when that was
 
     def _send_streamed(self, message: Message) -> None:
         """Sends a part of the body through Twisted: the first one, and those of a body that is not chunked."""
