@@ -1,13 +1,14 @@
 """Prefix affinity, the gateway's part: when prompts are named, and when a stream is offered to all."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from msgspec.structs import replace
 
 from apps.streams.gateway import Gateway
 from headrace_wire import codec, redis_keys
+from headrace_wire.bell import Bell
 from headrace_wire.codec import pack_token_ids
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.guard_policy import GuardTerms
@@ -65,6 +66,13 @@ async def holder(gateway: Gateway) -> str:
     return HOLDER
 
 
+@pytest.fixture
+async def bell(redis_url: str) -> AsyncIterator[Bell]:
+    bell = Bell(redis_url)
+    yield bell
+    bell.close()
+
+
 async def test_prompts_are_named_only_where_workers_can_be_chosen(gateway: Gateway) -> None:
     assert gateway.affinity.prefix(request()) == []
     await register(gateway, HOLDER)
@@ -91,7 +99,7 @@ async def test_where_the_worker_makes_the_ids_the_text_is_named(gateway: Gateway
     assert await gateway.redis.llen(redis_keys.bell_key("sim")) == 0
 
 
-async def test_a_stream_that_still_waits_is_offered_to_all(gateway: Gateway, holder: str) -> None:
+async def test_a_stream_that_still_waits_is_offered_to_all(gateway: Gateway, holder: str, bell: Bell) -> None:
     one = request()
     subscription = gateway.delivery.subscribe(one.stream_id)
     may_be_left = await admit(gateway, one)
@@ -99,12 +107,12 @@ async def test_a_stream_that_still_waits_is_offered_to_all(gateway: Gateway, hol
     assert await gateway.redis.llen(redis_keys.own_bell_key(holder)) == 1
     assert await gateway.redis.llen(redis_keys.bell_key("sim")) == 0, "nobody else was woken"
     gateway.watch_place(subscription, deployment="sim", may_be_left=may_be_left)
-    assert await gateway.queue.wait_for_work("sim", OTHER, timeout_seconds=30)
+    assert await bell.wait("sim", OTHER, timeout_seconds=30)
     (claimed,) = await gateway.queue.claim(OTHER, deployment="sim", want=1)
     assert claimed.stream_id == one.stream_id
 
 
-async def test_what_was_taken_is_not_offered(gateway: Gateway, holder: str) -> None:
+async def test_what_was_taken_is_not_offered(gateway: Gateway, holder: str, bell: Bell) -> None:
     taken, waits = request("strm-taken"), request("strm-waits")
     subscriptions = {one.stream_id: gateway.delivery.subscribe(one.stream_id) for one in (taken, waits)}
     await admit(gateway, taken)
@@ -114,7 +122,7 @@ async def test_what_was_taken_is_not_offered(gateway: Gateway, holder: str) -> N
     waiting = subscriptions["strm-taken"].waiting
     assert waiting is not None
     gateway.waiting_room.leave(waiting)
-    assert await gateway.queue.wait_for_work("sim", OTHER, timeout_seconds=30)
+    assert await bell.wait("sim", OTHER, timeout_seconds=30)
     await gateway.queue.claim(holder, deployment="sim", want=8)
     await asyncio.sleep(0)
     assert await gateway.redis.llen(redis_keys.bell_key("sim")) == 0
