@@ -32,11 +32,13 @@ async def test_a_head_is_written_as_the_application_gave_it(gateway: Gateway, qu
             )
 
 
-@pytest.mark.parametrize("how", ["body-first", "two-starts", "no-name", "no-bytes"])
-async def test_an_application_that_breaks_the_protocol_gets_500(gateway: Gateway, how: str) -> None:
-    async with gateway.connect() as client:
-        await client.get(f"/v1/wrong?how={how}")
-        assert (await client.answer())[0] == 500
+async def test_an_application_that_breaks_the_protocol_gets_500(spawn: Spawn) -> None:
+    process = spawn([sys.executable, "-m", "headrace.server", "--port=0", f"--application={APPLICATION}"])
+    gateway = Gateway(process, int(process.wait_for_line(r"Listening on \S+ port (\d+)")[1]))
+    for how in ("body-first", "two-starts", "no-name", "no-bytes"):
+        async with gateway.connect() as client:
+            await client.get(f"/v1/wrong?how={how}")
+            assert (await client.answer())[0] == 500, how
 
 
 async def test_a_response_that_was_not_completed_cannot_be_taken_for_a_whole_one(gateway: Gateway) -> None:
