@@ -37,6 +37,7 @@ class Call:
         state = server_state(scope)
         assert state is not None
         self.state: ServerState = state
+        self._looking: asyncio.TimerHandle
         self._noting: asyncio.Task[None] | None = None
 
     def number(self, name: str, default: float) -> float:
@@ -54,15 +55,7 @@ class Call:
 
         It is looked at over several turns of the loop: what waits since the whole process stood still goes on in one.
         """
-        loop = asyncio.get_running_loop()
-
-        def look(turns: int) -> None:
-            if turns:
-                self._looking = loop.call_later(0.02, look, turns - 1)
-            else:
-                self._noting = loop.create_task(self.journal.note("paused"))
-
-        self._looking = loop.call_later(0.02, look, 4)
+        self._look(5)
         try:
             if self.is_websocket:
                 await self._send({"type": "websocket.send", "bytes": data})
@@ -75,6 +68,13 @@ class Call:
             self._looking.cancel()
             self.journal.accepted_bytes = self.control.accepted_bytes
         self.journal.sent_bytes += len(data)
+
+    def _look(self, turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        if turns:
+            self._looking = loop.call_later(0.02, self._look, turns - 1)
+        else:
+            self._noting = loop.create_task(self.journal.note("paused"))
 
     async def finish(self, data: bytes = b"", **close: Any) -> None:
         if self.is_websocket:
