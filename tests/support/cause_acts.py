@@ -1,13 +1,14 @@
 """What is done to processes, files and policies of an installation so that a cause of slowness is there, or gone."""
 
 import asyncio
+import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from redis import Redis
@@ -54,6 +55,21 @@ policy_save(
 )
 print(token.reveal())
 """
+
+
+DEPLOY = """
+import json
+from apps.deployments.models import ModelDeployment
+from apps.deployments.services import deployment_create
+
+for name, fields in json.loads({deployments!r}).items():
+    deployment_create(deployment=ModelDeployment(name=name, model="simulated", engine="simulated", **fields))
+"""
+
+
+def deployments_create(stack: LiveStack, deployments: Mapping[str, Mapping[str, Any]]) -> None:
+    """Makes deployments that have no worker yet: a machine on which a dozen start at once starts nothing else."""
+    stack.run_django(DEPLOY.format(deployments=json.dumps(deployments)))
 
 
 def guarded_key(stack: LiveStack) -> str:
@@ -130,6 +146,11 @@ async def gpu_empties(stack: LiveStack, load: SteadyLoad, _strength: "Strength")
 async def worker_stops(stack: LiveStack, load: SteadyLoad, _strength: "Strength") -> None:
     """The deployment's only one, once its streams have ended."""
     await asyncio.to_thread(_worker(stack, load.deployment).stop, timeout=60)
+
+
+async def worker_ends(stack: LiveStack, deployment: str) -> None:
+    """Nobody will ask it again."""
+    await asyncio.to_thread(_worker(stack, deployment).stop)
 
 
 async def worker_starts(stack: LiveStack, load: SteadyLoad, _strength: "Strength") -> None:

@@ -16,6 +16,7 @@ from headrace_wire.latency.store import SLOT_SECONDS, slot_of
 from headrace_wire.latency.summary import Summary
 from tests.support.book_agreement import Pair, merged, pairs_of, worst_of
 from tests.support.book_windows import BookWindows, Window
+from tests.support.cause_acts import worker_ends
 from tests.support.injected_causes import Injection, Strength
 from tests.support.live_stack import LiveStack
 from tests.support.steady_load import SteadyLoad
@@ -93,6 +94,8 @@ class Case:
     pairs: list[Pair] = field(default_factory=list)
     book: Summary = field(default_factory=Summary)
     problems: list[str] = field(default_factory=list)
+    is_on: bool = False
+    """Its load runs."""
     is_in: bool = False
     seconds: float = 0.0
 
@@ -102,10 +105,10 @@ class Case:
         if found.causes[:1] != [self.injection.cause]:
             self.problems.append(f"not named first: {found.why}")
 
-    def judge_after(self, found: Told) -> None:
+    def judge_after(self, found: Told, slowness: float) -> None:
         """Notes what was said without it: it may be named for what the machine is slow by itself, and no more."""
         left = found.seconds.get(self.injection.cause, 0.0)
-        if left > self.strength.slowness:
+        if left > max(slowness, self.strength.slowness):
             self.problems.append(f"still named without it, {left:.2f} s: {found.why}")
 
     @property
@@ -191,11 +194,11 @@ class DiagnosisRun:
 
     async def _step(self, step: Step) -> None:
         """Has a window with these, and judges it; whatever goes wrong is noted."""
-        begins = self._begin(step.begins) if step.begins is not None else None
+        begins = await self._begin(step.begins) if step.begins is not None else None
         if step.now is not None and step.now.before is None:
             step.now.problems.append("not put in: there is nothing to compare it with")
             step = Step(step.after, None, step.begins)
-        cases = [case for case in (step.after, step.now, begins) if case is not None]
+        cases = [case for case in (step.after, step.now, begins) if case is not None and case.is_on]
         if not cases:
             return
         during = None
@@ -213,12 +216,15 @@ class DiagnosisRun:
         if step.after is not None:
             self._reports.append(asyncio.create_task(self._end(step.after)))
 
-    def _begin(self, injection: Injection) -> Case:
+    async def _begin(self, injection: Injection) -> Case:
         strength = self.strength
         load = SteadyLoad(self._stack, injection.deployment, injection.usual(strength))
         case = Case(injection, load, strength)
         self.cases.append(case)
-        if time.monotonic() < self._deadline:
+        for deployment in (injection.deployment, *injection.beside):
+            await self._noting([case], asyncio.to_thread(self._stack.start_worker, deployment))
+        if not case.problems:
+            case.is_on = True
             load.change(load.habits)
         return case
 
@@ -248,13 +254,13 @@ class DiagnosisRun:
         return windows[0] if windows else None
 
     async def _judge(self, step: Step, begins: Case | None, window: Window) -> None:
-        if begins is not None:
+        if begins is not None and begins.is_on:
             begins.before = window
             self._slowness.append(await asyncio.to_thread(self._books.slowness, begins.injection.deployment, window))
         if step.now is not None:
             step.now.judge(await self._told(step.now, window))
         if step.after is not None and step.after.found is not None:
-            step.after.judge_after(await self._told(step.after, window))
+            step.after.judge_after(await self._told(step.after, window), self.strength.slowness)
 
     async def _told(self, case: Case, window: Window) -> Told:
         assert case.before is not None
@@ -262,7 +268,8 @@ class DiagnosisRun:
 
     async def _end(self, case: Case) -> None:
         """Has its streams end, and compares them with the page."""
-        await self._noting([case], self._compare(case))
+        if case.is_on:
+            await self._noting([case], self._compare(case))
         case.seconds = time.monotonic() - case.started_at
         self._tell(case.row)
 
@@ -274,6 +281,7 @@ class DiagnosisRun:
         printed = await asyncio.to_thread(self._stack.run_django, asked)
         case.book = Summary.unpack(bytes.fromhex(printed.splitlines()[-1]))
         case.pairs = pairs_of(case.book, case.load.seen)
+        await worker_ends(self._stack, case.injection.deployment)
 
     async def _noting(
         self, cases: Sequence[Case], work: Awaitable[None], *, beyond: float = 0.0, least: float = 0.0

@@ -92,6 +92,8 @@ class Injection:
     """Other deployments have it, too."""
     is_shaped_before: bool = False
     """What is usual depends on how strongly it will be put in."""
+    beside: tuple[str, ...] = ()
+    """Other deployments whose workers it needs."""
 
     async def put_in(self, stack: LiveStack, load: SteadyLoad, strength: Strength) -> None:
         """Puts it in."""
@@ -232,5 +234,6 @@ def injections(guarded_key: str) -> list[Injection]:
             usual=_clients(3, 40),
             begin=acts.gpu_fills,
             finish=acts.gpu_empties,
+            beside=(acts.UNUSED,),
         ),
     ]
