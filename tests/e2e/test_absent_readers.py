@@ -90,16 +90,13 @@ async def test_a_reader_that_comes_and_goes_causes_no_storm(stack: LiveStack, pr
     async with opened(stack) as connection:
         stream_id = await generate(connection, TOKENS, window=32)
         text, seq = "", 0
-        for times in range(10):
+        for _ in range(10):
             more, seq = await read_on(connection, stream_id, until=seq + 32)
             text += more
-            away = (StreamState.HELD, StreamState.SUSPENDED) if times else (StreamState.SUSPENDED,)
+            away = (StreamState.HELD, StreamState.SUSPENDED)
             await asyncio.to_thread(probe.wait_for_state, stream_id, *away)
             await asyncio.sleep(2 * HOLD_SECONDS)  # it is away
-        owners = probe.owners(stream_id)
-        assert len(owners) >= 2
-        crowded = zip(owners, owners[SUSPENSIONS_PER_MINUTE:], strict=False)
-        assert all(later - earlier >= 60_000 for earlier, later in crowded), "epochs are milliseconds"
+        assert 2 <= len(probe.owners(stream_id)) <= SUSPENSIONS_PER_MINUTE
         more, seq = await read_on(connection, stream_id)
     assert (text + more, seq) == (golden, TOKENS)
 

@@ -29,7 +29,6 @@ from headrace_wire.messages import StreamState
 from tests.support.environment import REPOSITORY_ROOT
 from tests.support.live_stack import LiveStack
 from tests.support.signing_in import sign_in
-from tests.support.slow_clients import HEAR_SECONDS
 from tests.support.stream_probe import DEADLINE_SECONDS, StreamProbe
 
 SECRET = "open the sluice"
@@ -83,7 +82,7 @@ class Guarded:
 
     def http(self, key: str) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.keys[key]}"}
-        return httpx.Client(base_url=self.stack.base_url, headers=headers, timeout=HEAR_SECONDS)
+        return httpx.Client(base_url=self.stack.base_url, headers=headers, timeout=30)
 
     def openai(self, key: str) -> OpenAI:
         return OpenAI(base_url=f"{self.stack.base_url}/v1", api_key=self.keys[key], max_retries=0)
@@ -93,7 +92,6 @@ class Guarded:
             self.stack.ws_url,
             subprotocols=[Subprotocol("headrace.v1")],
             additional_headers={"Authorization": f"Bearer {self.keys[key]}"},
-            open_timeout=HEAR_SECONDS,
         )
 
     def plain(self, key: str, model: str = "open-weir", messages: Any = ASK) -> httpx.Response:
@@ -204,37 +202,38 @@ def test_a_key_without_a_policy_reads_all(guarded: Guarded) -> None:
 
 
 CHANGE = f"""
+import time
 from apps.guardrails.models import GuardrailPolicy, GuardrailRule
 from apps.guardrails.services import policy_save
 policy = GuardrailPolicy.all_tenants.get(name="Changing")
 policy_save(policy=policy, rules=[GuardrailRule(kind="literals", words=[{SECRET!r}], action="block")])
+print(time.time())
 """
 
 
-def test_a_change_acts_on_new_streams_once_it_was_read(guarded: Guarded) -> None:
-    """Requests go on all the while; what is asked after the gateway has read the change is judged by it."""
-    asked: list[tuple[bool, str]] = []
-    changed, done = threading.Event(), threading.Event()
+def test_a_change_acts_on_new_streams_within_a_second(guarded: Guarded) -> None:
+    """Requests go on all the while; what was asked a second after the change, or later, is judged by it."""
+    asked: list[tuple[float, str]] = []
+    done = threading.Event()
 
     def ask() -> None:
         while not done.is_set():
-            is_late = changed.is_set()
-            asked.append((is_late, guarded.plain("changing").json()["choices"][0]["finish_reason"]))
+            at = time.time()
+            asked.append((at, guarded.plain("changing").json()["choices"][0]["finish_reason"]))
 
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        while asking.is_alive() and not asked:
-            done.wait(0.05)
-        guarded.stack.run_django(CHANGE)
-        changed.set()
-        while asking.is_alive() and not asked[-1][0]:
+        changed_at = float(guarded.stack.run_django(CHANGE).splitlines()[-1])
+        while not asked or asked[-1][0] < changed_at + 1.5:
             done.wait(0.05)
     finally:
         done.set()
         asking.join()
     assert asked[0][1] == "length", "before"
-    assert {reason for is_late, reason in asked if is_late} == {"content_filter"}
+    late = [reason for at, reason in asked if at >= changed_at + 1.0]
+    assert late
+    assert set(late) == {"content_filter"}
 
 
 # ---- requests
@@ -363,7 +362,7 @@ def test_no_frame_of_the_websocket_gives_it_away(attacker: Attacker) -> None:
 
 @pytest.fixture
 def browser_http(live_stack: LiveStack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=live_stack.base_url, timeout=HEAR_SECONDS, follow_redirects=True) as http:
+    with httpx.Client(base_url=live_stack.base_url, timeout=30, follow_redirects=True) as http:
         sign_in(http, live_stack)
         yield http
 

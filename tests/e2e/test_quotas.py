@@ -28,7 +28,7 @@ ASK: list[Any] = [{"role": "user", "content": "hello"}]
 TOKENS = 8
 LONG = 200
 """Tokens; below the window, so that an answer ends though nobody reads it."""
-REAPED_WITHIN_MS = 60_000
+REAPED_WITHIN_MS = 20_000
 """After a lease has ended. Gateways look every half second; a busy machine may keep them from it."""
 MONTH = BudgetDuration.MONTH
 CASES: dict[str, dict[str, Any]] = {
@@ -74,7 +74,7 @@ def stack() -> Iterator[FaultStack]:
 
 async def configure(stack: FaultStack) -> None:
     """Publish, and return when every gateway has read it."""
-    async with Redis.from_url(stack.redis_url) as redis, httpx.AsyncClient(timeout=60) as client:
+    async with Redis.from_url(stack.redis_url) as redis, httpx.AsyncClient() as client:
         await publish_snapshot(redis, configuration())
         for port, gateway in zip(stack.ports, stack.gateways, strict=True):
             await asyncio.to_thread(gateway.process.wait_for_line, "config_read .*version=2")
@@ -182,8 +182,7 @@ async def test_the_sdk_waits_as_told_and_then_succeeds(stack: FaultStack, redis:
     transport = Counting()
     with sdk(stack, "minute", transport) as client:
         now: Any = await redis.time()
-        # Two requests come back each second: whoever is slower to ask than that is let in at once.
-        empty: dict[Any, Any] = {"rpm": "-8", "rpm_ms": str(now[0] * 1000)}
+        empty: dict[Any, Any] = {"rpm": "-2", "rpm_ms": str(now[0] * 1000)}
         await redis.hset(redis_keys.bucket_key("minute"), mapping=empty)
         answer = await asyncio.to_thread(client.chat.completions.create, model="sim", messages=ASK, max_tokens=TOKENS)
     assert answer.choices[0].message.content
@@ -237,18 +236,15 @@ async def strike_in_mid_answer(stack: FaultStack, client: httpx.AsyncClient, mem
 
 async def slot_comes_back(redis: Redis, stream_id: str, owner: str) -> None:
     """Return when a dead owner's stream has left its slot: with the end of the lease, and not before."""
-    ends = 0.0
-    while True:
-        async with redis.pipeline(transaction=True) as look:  # by Redis' clock, which leases go by
-            look.zscore(redis_keys.incarnations_key(), owner)
-            look.sismember(redis_keys.slots_key("parallel"), stream_id)
-            look.time()
-            seen: Any = await look.execute()
-        lease, is_kept, (seconds, micros) = seen
-        now = seconds * 1000 + micros / 1000
-        ends = lease or ends or now
-        if not is_kept:
-            assert now >= ends, "it was taken while its owner might have lived"
-            return
-        assert now < ends + REAPED_WITHIN_MS, "a slot is kept that nobody uses"
+    ends: Any = await redis.zscore(redis_keys.incarnations_key(), owner)
+    assert await redis.sismember(redis_keys.slots_key("parallel"), stream_id)
+    while await redis.sismember(redis_keys.slots_key("parallel"), stream_id):
+        assert await milliseconds(redis) < ends + REAPED_WITHIN_MS, "a slot is kept that nobody uses"
         await asyncio.sleep(0.02)
+    assert await milliseconds(redis) >= ends, "it was taken while its owner might have lived"
+
+
+async def milliseconds(redis: Redis) -> int:
+    """Return the time by Redis' clock, which leases go by."""
+    now: Any = await redis.time()
+    return int(now[0]) * 1000 + int(now[1]) // 1000
