@@ -169,28 +169,6 @@ def fork_servers(pid: int) -> list[psutil.Process]:
     return found
 
 
-async def appeared(process: Process, *, after: int) -> list[int]:
-    """Wait for a worker's next engine after a killed one: it is then at the beginning of its start."""
-    async with asyncio.timeout(60):
-        while not (engines := [pid for pid in engine_children(process.pid) if pid != after]):  # noqa: ASYNC110  the kernel tells nobody
-            await asyncio.sleep(0.02)
-    return engines
-
-
-async def gone(pids: list[int]) -> None:
-    """Wait until these have ended; one that nobody has waited for yet counts as such."""
-
-    def live(pid: int) -> bool:
-        try:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    async with asyncio.timeout(60):
-        while any(live(pid) for pid in pids):  # noqa: ASYNC110  the kernel tells nobody
-            await asyncio.sleep(0.02)
-
-
 def engine_deployment(model: Path, **changes: Any) -> DeploymentConfig:
     """Return the deployment `tiny` on vLLM."""
     fields: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": 8, **changes}

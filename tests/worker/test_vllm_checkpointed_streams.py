@@ -35,20 +35,12 @@ async def is_discarded(desk: Desk, worker: EngineWorker, stream_id: str) -> None
     await desk.worker_that(lambda _: not stream_folder(worker.checkpoints, "t", stream_id).exists())
 
 
-@pytest.fixture(scope="module")
-def known() -> list[tuple[Answer, list[int]]]:
-    """What was told already: it is the same at any time, from each of the engines."""
-    return []
-
-
 @pytest.fixture
-async def undisturbed(engine_desk: Desk, known: list[tuple[Answer, list[int]]]) -> tuple[Answer, list[int]]:
-    if not known:
-        stream_id = await admit(engine_desk)
-        answer = await engine_desk.answer(stream_id)
-        assert answer.end.usage.prompt_tokens > 900
-        known.append((answer, await engine_desk.log.token_ids(stream_id)))
-    return known[0]
+async def undisturbed(engine_desk: Desk) -> tuple[Answer, list[int]]:
+    stream_id = await admit(engine_desk)
+    answer = await engine_desk.answer(stream_id)
+    assert answer.end.usage.prompt_tokens > 900
+    return answer, await engine_desk.log.token_ids(stream_id)
 
 
 async def test_engine_killed(

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from tokenizers import Tokenizer
 
@@ -25,10 +26,8 @@ from tests.support.snapshots import publish_snapshot, snapshot
 from tests.worker.conftest import (
     ENGINE_START_SECONDS,
     EngineWorker,
-    appeared,
     engine_children,
     engine_deployment,
-    gone,
     start_engine_worker,
 )
 from tests.worker.desk import Answer, Desk
@@ -216,16 +215,22 @@ async def test_cancel_in_prefill_and_in_the_queue(engine_desk: Desk) -> None:
 # ---- the engine's life; from here on each test leaves the engine as the next one needs it
 
 
-async def test_a_worker_killed_while_its_engine_starts_leaves_none(
-    engine_desk: Desk, engine_worker: EngineWorker
-) -> None:
-    """What one leaves whose engine is at work is seen where its streams go on (`test_vllm_continuation`)."""
-    (former,) = engine_worker.engine_pids()
-    os.kill(former, signal.SIGKILL)
-    engines = await appeared(engine_worker.process, after=former)
+async def test_a_killed_worker_leaves_no_engine(engine_desk: Desk, engine_worker: EngineWorker) -> None:
+    engines = engine_worker.engine_pids()
+    assert engines
     engine_worker.process.send_signal(signal.SIGKILL)
     engine_worker.process.wait()
-    await gone([former, *engines])
+    await gone(engines)
+
+
+async def test_a_worker_killed_while_its_engine_starts_leaves_none(engine_redis_url: str) -> None:
+    process = start_engine_worker(engine_redis_url)
+    try:
+        engines = await appeared(process)
+        process.send_signal(signal.SIGKILL)
+        await gone(engines)
+    finally:
+        process.stop()
 
 
 async def test_refused_arguments_a_death_while_idle_and_the_end_of_a_start(
@@ -256,7 +261,7 @@ async def test_refused_arguments_a_death_while_idle_and_the_end_of_a_start(
         os.kill(engine, signal.SIGKILL)
         await registered(desk, process, WorkerState.LOADING)
         await gone([engine])
-        engines = await appeared(process, after=engine)
+        engines = await appeared(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
     await gone(engines)
@@ -267,3 +272,23 @@ async def registered(desk: Desk, process: Process, state: WorkerState) -> Worker
     return await desk.worker_that(
         lambda info: info.pid == process.pid and info.state is state, seconds=ENGINE_START_SECONDS
     )
+
+
+async def appeared(process: Process) -> list[int]:
+    """Wait for an engine child, which is then at the beginning of its imports."""
+    async with asyncio.timeout(60):
+        while not (engines := engine_children(process.pid)):  # noqa: ASYNC110  the kernel tells nobody
+            await asyncio.sleep(0.02)
+    return engines
+
+
+async def gone(pids: list[int]) -> None:
+    def live(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    async with asyncio.timeout(60):
+        while any(live(pid) for pid in pids):  # noqa: ASYNC110  the kernel tells nobody
+            await asyncio.sleep(0.02)
