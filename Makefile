@@ -14,9 +14,7 @@ ENGINE_PART := $(if $(filter simulated,$(HEADRACE_ENGINE)),,engine-$(ENGINE))
 # A stage that has none of the tests that somebody chose is no failure; one of all tests would be.
 MAY_BE_EMPTY := $(if $(filter-out tests,$(TESTS)),|| test $$? -eq 5)
 SECONDARY := engine or alone or browser or faults
-# Two engines share the cores: threads that wait for each other sleep, and do not spin.
-SLEEPING := KMP_BLOCKTIME=0 OMP_WAIT_POLICY=passive
-# Dealt out to two processes in the order of tests/support/dealing.py: by whole files, and files that share an engine together.
+# In two processes, dealt out by whole files in the order of tests/support/dealing.py.
 IN_TWO := -n 2 --no-loadscope-reorder --dist
 
 .DEFAULT_GOAL := help
@@ -35,9 +33,8 @@ setup:  ## the environment of developers and CI: gateway, engine, tools
 test: setup  ## every test, on real services: quick ones, SQLite, engine, browser
 	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" $(IN_TWO) loadfile $(MAY_BE_EMPTY)
 	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" $(IN_TWO) loadfile $(MAY_BE_EMPTY)
-	$(SLEEPING) $(PYTEST) $(TESTS) -m "engine and not (alone or browser or faults)" $(IN_TWO) loadgroup $(MAY_BE_EMPTY)
-	$(PYTEST) $(TESTS) -m "alone and not (browser or faults)" $(MAY_BE_EMPTY)
-	$(SLEEPING) $(PYTEST) $(TESTS) -m "browser and not faults" $(IN_TWO) loadfile $(MAY_BE_EMPTY)
+	$(PYTEST) $(TESTS) -m "(engine or alone) and not (browser or faults)" $(MAY_BE_EMPTY)
+	$(PYTEST) $(TESTS) -m "browser and not faults" $(MAY_BE_EMPTY)
 
 check: setup  ## form, lint, types, import contracts
 	$(VENV)/ruff format --check

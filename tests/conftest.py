@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from xdist.remote import Producer
 
 from headrace_launcher.embedded_redis import EmbeddedRedis, find_redis_server
 from tests.support import dealing
@@ -152,11 +151,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
             item.add_marker("database")
     yield
     items[:] = dealing.deal(items)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> dealing.ByFileOrEngine | None:
-    return dealing.ByFileOrEngine(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -12,7 +12,6 @@ from operator import itemgetter
 from pathlib import Path
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 SHARED_ENGINES = {"engine_worker": "engine_worker|engine_desk|engine_redis_url", "engine_stack": "engine_stack"}
 """Fixtures that start an engine for the session, and how files name them. These keep their order: the last ends it."""
@@ -22,14 +21,6 @@ STACKS = "e2e"
 """Whose tests share a stack that stays once it was started, and costs something: they come late."""
 MANY = 20
 """Files with more tests come before those; all that are left are short."""
-
-
-class ByFileOrEngine(LoadScopeScheduling):  # type: ignore[misc]  # untyped
-    """`--dist loadgroup`: files that share an engine go to one process together, so that it is started once."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return shared_engine(self.config.rootpath / file) or file
 
 
 @cache
