@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 import pytest
@@ -29,6 +30,7 @@ from tests.support.snapshots import KEY_A, TENANT_A, TENANT_B, api_key
 
 from .answers_desk import PATIENCE, TEXT, Desk, caller
 from .conftest import WORKER
+from .patience import until
 
 
 async def test_50_identical_requests_run_once_and_one_cancel_disturbs_nobody(desk: Desk) -> None:
@@ -294,11 +296,17 @@ async def test_what_a_guardrail_says_is_everybodys(desk: Desk) -> None:
     assert await desk.claim() == []
 
 
+async def leads_to(desk: Desk, stream_id: str, second: str) -> bool:
+    record = await desk.gateway.queue.record(stream_id)
+    return record is not None and record.second == second
+
+
 async def test_the_id_that_a_caller_knows_resumes_and_cancels_its_second_stream(desk: Desk) -> None:
     _, rider = await desk.ask(), await desk.ask(can_return=True)
     reading = asyncio.create_task(desk.read(rider))
     await desk.fail((await desk.claim())[0])
     (again,) = await desk.claim_one()
+    await until(partial(leads_to, desk, rider.stream_id, again.stream_id))  # it is admitted before it is led to
     back, _ = await stream_attach(gateway=desk.gateway, caller=caller(desk.gateway), stream_id=rider.stream_id, after=0)
     await stream_cancel(gateway=desk.gateway, tenant_id=TENANT_A, stream_id=rider.stream_id, reason="client")
     assert await desk.cancel_of(again.stream_id) == b"client"
