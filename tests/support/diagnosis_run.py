@@ -284,7 +284,7 @@ class DiagnosisRun:
         await worker_ends(self._stack, case.injection.deployment)
 
     async def _noting(
-        self, cases: Sequence[Case], work: Awaitable[None], *, beyond: float = 0.0, least: float = 0.0
+        self, cases: Sequence[Case], work: Awaitable[object], *, beyond: float = 0.0, least: float = 0.0
     ) -> None:
         """Does something within its time; what goes wrong with it is noted for all of these."""
         left = max(least, min(STEP_SECONDS + beyond, self._deadline - time.monotonic()))
