@@ -79,12 +79,10 @@ def workers_sync() -> int:
         redis.exceptions.RedisError: Redis does not answer; the rows stay as they were.
     """
     registrations = registrations_read()
-    # One that has just begun does not know its deployment yet, nor its engine; it says so a moment later.
-    alive = {name: info for name, info in registrations.alive.items() if info.engine}
     now = timezone.now()
     with transaction.atomic():
         before = dict(Worker.objects.filter(ended_at__isnull=True).values_list("incarnation", "state"))
-        _rows_write(alive, now)
+        _rows_write(registrations.alive, now)
         gone = {name: _past_state(name, registrations) for name in before if name not in registrations.alive}
         for state in set(gone.values()):
             Worker.objects.filter(pk__in=[name for name in gone if gone[name] is state]).update(
@@ -94,7 +92,7 @@ def workers_sync() -> int:
         _errors_note(registrations.alive)
     if registrations.dead:
         redis_client().hdel(redis_keys.workers_key(), *registrations.dead)
-    changed = {name: info.state.value for name, info in alive.items() if before.get(name) != info.state}
+    changed = {name: info.state.value for name, info in registrations.alive.items() if before.get(name) != info.state}
     changed |= {name: past.value for name, past in gone.items()}
     for incarnation, said in changed.items():
         logger.info("worker_changed", incarnation=incarnation, state=said)

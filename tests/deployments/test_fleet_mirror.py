@@ -51,16 +51,6 @@ def states() -> dict[str, str]:
     return dict(Worker.objects.values_list("incarnation", "state"))
 
 
-def test_a_worker_that_knows_no_engine_yet_is_waited_for(live_redis: Redis, deployment: ModelDeployment) -> None:
-    register(live_redis, "worker-1", state=fleet.WorkerState.LOADING, engine="")
-    register(live_redis, "worker-2")
-    assert workers_sync() == 1
-    assert states() == {"worker-2": "ready"}
-    report(live_redis, "worker-1", state=fleet.WorkerState.LOADING)
-    assert workers_sync() == 1
-    assert states() == {"worker-1": "loading", "worker-2": "ready"}
-
-
 def test_a_worker_appears_changes_and_is_lost(live_redis: Redis, deployment: ModelDeployment) -> None:
     register(live_redis, "worker-1", state=fleet.WorkerState.LOADING)
     assert workers_sync() == 1

@@ -185,10 +185,9 @@ def _gateway_command(port: int, *options: str) -> tuple[str, ...]:
 
 def _wait_for_config(gateway: Process, version: int) -> None:
     """Returns once a gateway has read this configuration, or a later one."""
+    line = r"^(?=.*(?:config_read|gateway_started)).*version(?:=|\": )(\d+)"  # for people, or JSON
     for number in itertools.count(1):
-        read = gateway.wait_for_line(
-            r"(?:config_read|gateway_started) .*version=(\d+)", times=number, timeout=START_SECONDS
-        )
+        read = gateway.wait_for_line(line, times=number, timeout=START_SECONDS)
         if int(read[1]) >= version:
             return
 
