@@ -14,8 +14,8 @@ ENGINE_PART := $(if $(filter simulated,$(HEADRACE_ENGINE)),,engine-$(ENGINE))
 # A stage that has none of the tests that somebody chose is no failure; one of all tests would be.
 MAY_BE_EMPTY := $(if $(filter-out tests,$(TESTS)),|| test $$? -eq 5)
 SECONDARY := engine or alone or browser or faults
-# In two processes, dealt out by whole files in the order of tests/support/dealing.py.
-IN_TWO := -n 2 --no-loadscope-reorder --dist
+# Looks at the few tests that failed again, alone, and names those that passed then.
+STAGE := $(VENV)/python -m tests.support.stage --durations=25 --durations-min=3
 
 .DEFAULT_GOAL := help
 .PHONY: help up setup test check fmt bench faults lock clean
@@ -31,10 +31,10 @@ setup:  ## the environment of developers and CI: gateway, engine, tools
 	@$(INSTALL) gateway engine-$(ENGINE) dev examples
 
 test: setup  ## every test, on real services: quick ones, SQLite, engine, browser
-	$(PYTEST) $(TESTS) -m "not ($(SECONDARY))" $(IN_TWO) loadfile $(MAY_BE_EMPTY)
-	HEADRACE_TEST_DATABASE=sqlite $(PYTEST) $(TESTS) -m "database and not ($(SECONDARY))" $(IN_TWO) loadfile $(MAY_BE_EMPTY)
-	$(PYTEST) $(TESTS) -m "(engine or alone) and not (browser or faults)" $(MAY_BE_EMPTY)
-	$(PYTEST) $(TESTS) -m "browser and not faults" $(MAY_BE_EMPTY)
+	$(STAGE) --in-two $(TESTS) -m "not ($(SECONDARY))" $(MAY_BE_EMPTY)
+	HEADRACE_TEST_DATABASE=sqlite $(STAGE) --in-two $(TESTS) -m "database and not ($(SECONDARY))" $(MAY_BE_EMPTY)
+	$(STAGE) $(TESTS) -m "(engine or alone) and not (browser or faults)" $(MAY_BE_EMPTY)
+	$(STAGE) $(TESTS) -m "browser and not faults" $(MAY_BE_EMPTY)
 
 check: setup  ## form, lint, types, import contracts
 	$(VENV)/ruff format --check
