@@ -201,7 +201,8 @@ def test_nginx_with_default_buffering_still_streams(
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         with httpx.stream("POST", url, json=body, headers=headers, timeout=PATIENCE_SECONDS) as answer:
             stream_id = answer.headers["x-headrace-stream-id"]
-            next(line for line in answer.iter_lines() if '"content":' in line and '"role"' not in line)
+            lines = answer.iter_lines()  # kept: httpx closes the connection together with an iterator that is dropped
+            next(line for line in lines if '"content":' in line and '"role"' not in line)
             # A proxy that buffers so little text would hand over nothing before its end, a minute later.
             assert probe.state(stream_id) == StreamState.RUNNING
         assert probe.wait_for_end(stream_id).state is StreamState.CANCELLED

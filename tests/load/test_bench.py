@@ -63,8 +63,8 @@ def stubborn(pid_file: Path) -> Measured:
 
 
 def outlived() -> Measured:
-    """Leaves a child that has used half a second of a core."""
-    code = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ntime.sleep(600)"
+    """Leaves a child that has used a second of a core."""
+    code = "import time\nwhile time.process_time() < 1.0: pass\nprint('done', flush=True)\ntime.sleep(600)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
