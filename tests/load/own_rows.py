@@ -8,6 +8,7 @@ from tests.load import (
     batch_case,
     crowd_case,
     failover_case,
+    floor_case,
     guard_case,
     latency_case,
     simulated_case,
@@ -62,6 +63,17 @@ def sim(run: Run) -> Measured:
             names, prefix = tuple(TRANSPORTS), f"{one.tokens_per_second:g} tok/s, {' / '.join(TRANSPORTS)}: "
             tables.append(rendered(title, names, simulated_rows(measured, names), prefix=prefix))
     return tables, figures
+
+
+def floor(run: Run) -> Measured:
+    """Measures what this machine takes for a token that is carried and nothing else."""
+    load, rounds = floor_case.FloorLoad(), run.rounds
+    measured = floor_case.run_rounds(load, run.placement, rounds=rounds, progress=run.progress)
+    title = (
+        f"Floor: {load.streams} streams x {load.tokens_per_second:g} tok/s through a bare asyncio program\n"
+        f"{run.placement}; median [range] of {rounds} rounds"
+    )
+    return [rendered(title, ("bare",), floor_case.table_rows(measured))], {"load": load, "rounds": measured}
 
 
 def crowd(run: Run) -> Measured:

@@ -163,7 +163,7 @@ class Results:
         return [["row", "planned, s", "took, s", "others, cores", ""], *lines]
 
     def _host_lines(self) -> list[list[str]]:
-        head = ["the machine itself, us", "wake-up and back", "new page", "read of memory"]
+        head = ["the machine itself, us", "wake-up and back", "new page", "read of memory", "work", "after 20 ms"]
         return [head, *[[when, *costs.cells()] for when, costs in self._host.items()]]
 
     def _counts(self) -> str:

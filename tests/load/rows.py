@@ -84,7 +84,10 @@ ROWS = (
         "prompt-cache", "F", 100, "a pinned prefix, and what another tenant sees of it", _ENGINE, 2, is_tolerant=True
     ),
     RowPlan("batch", "G", 80, "the rules of the dynamic batch", _OWN, is_tolerant=True),
+    RowPlan("server", "12", 60, "the ASGI server alone, beside uvicorn", _PEERS, 2, is_tolerant=True),
+    RowPlan("sim", "A", 100, "the simulated engine behind the whole path", _OWN, 2, is_tolerant=True),
     RowPlan("path", "1-3", 450, "beside LiteLLM and nginx: latency, CPU per token", _PEERS, 7, own_check=True),
+    RowPlan("floor", "3", 20, "a bare program that carries tokens and nothing else", _OWN, 3),
     RowPlan("fast", "6", 85, "16 streams x 330 tok/s", _PEERS, 7, own_check=True),
     RowPlan("growth", "4", 135, "16 and 1,024 streams", _PEERS, 3),
     RowPlan("guarded", "10", 47, "32 streams under a policy", _PEERS, 3),
@@ -98,8 +101,6 @@ ROWS = (
     RowPlan("draft", "F", 65, "a prompt that was computed while it was typed", _ENGINE, 2),
     RowPlan("affinity", "F", 120, "three workers beside smg", _OWN),
     RowPlan("crowd", "7", 55, "2,300 clients", _OWN),
-    RowPlan("sim", "A", 100, "the simulated engine behind the whole path", _OWN, 2),
-    RowPlan("server", "12", 60, "the ASGI server alone, beside uvicorn", _PEERS, 2),
     RowPlan("latency-book", "G", 65, "the latency book beside what clients see", _OWN, is_usual=False),
     RowPlan("idle", "F", 660, "the first token after ten minutes without requests", _ENGINE, is_usual=False),
 )
