@@ -35,7 +35,8 @@ def test_prefixes_are_found_where_they_were_computed(measured: AffinityRound) ->
 
 
 def test_no_worker_has_it_all(measured: AffinityRound) -> None:
-    assert measured.arms[HEADRACE].highest_load < 1.6
+    """3.0 would be all. The three most popular of the twelve make 1.8 where one worker got them all, by chance."""
+    assert measured.arms[HEADRACE].highest_load < 2.7
 
 
 def test_the_table_shows_both_arms(measured: AffinityRound) -> None:
@@ -48,7 +49,11 @@ def test_a_trace_is_the_same_again_and_popular_prefixes_lead() -> None:
     load = AffinityLoad(requests=400)
     first = trace(load)
     assert first == trace(load)
-    systems = [one.messages[0]["content"] for one in first]
+    beginning = [one.messages[0]["content"] for one in first if one.is_first]
+    systems = [one.messages[0]["content"] for one in first if not one.is_first]
+    assert len(systems) == 400
+    assert len(set(beginning)) == len(beginning) == load.tenants * load.prefixes
+    assert set(systems) <= set(beginning)
     counts = sorted((systems.count(text) for text in set(systems)), reverse=True)
     assert counts[0] > 4 * counts[len(counts) // 2]
     assert {len(text) for text in systems} == {load.prefix_tokens}
