@@ -3,6 +3,10 @@
 An engine holds so many at once. One more takes the place of the one used longest ago that no stream needs; it is loaded
 again, and its files looked at again, when it is asked for. What a digest says was checked is what is loaded: files that
 have changed since are refused, until a check has given them a revision of their own.
+
+Where streams need all that are loaded, adapters come in the order in which they were first asked for, each with all who
+wait for it. While one waits, the one used longest ago is leaving: who asks for that one stands in line behind, so that
+it can be waited for until its last stream has ended, and not for ever.
 """
 
 import asyncio
@@ -19,6 +23,8 @@ log = logging.getLogger(__name__)
 
 PLACE_SECONDS = 0.1
 """How often a load looks whether a stream has left an adapter that could make room."""
+
+GONE = "the engine that was to load it is gone"
 
 REFUSED_SECONDS = 5.0
 """How long a problem is believed before the files are looked at again."""
@@ -37,10 +43,15 @@ class AdapterShelf:
         """By key; the one used longest ago first."""
         self._numbers = 0
         self._turn = asyncio.Lock()
+        """First come, first served: the line of the adapters that are not there."""
+        self._coming: dict[str, asyncio.Event] = {}
+        """Of each adapter in the line, by key; set when it is there, or is not to come."""
+        self._leaving = ""
+        """Key of the one whose place somebody waits for."""
         self._refused: dict[str, tuple[float, str]] = {}
         self._known: Sequence[AdapterConfig] = ()
         self.in_use: Callable[[], set[str]] = set
-        """Keys that streams need."""
+        """Keys that streams have got here and need; who waits in `get` needs none yet."""
 
     def attach(self, engine: Engine, info: EngineInfo) -> None:
         """Fill this engine; it has none yet."""
@@ -79,28 +90,48 @@ class AdapterShelf:
                 log.warning("adapter %s (%s) is not loaded: %s", adapter.name, adapter.use.key, error)
         self._changed()
 
-    async def get(self, adapter: AdapterUse) -> EngineAdapter:
+    async def get(self, adapter: AdapterUse, *, is_kept: bool = False) -> EngineAdapter:
         """Return an adapter for the engine, loading it first where it is not there.
+
+        `is_kept` says that who asks is one of those that `in_use` speaks of: it is what others in the line wait for.
 
         Raises:
             AdapterRefusedError: it cannot be used here.
             EngineDeadError: the engine is gone.
         """
+        engine = self._attached()
+        while self._attached() is engine:
+            if (is_kept or adapter.key != self._leaving) and (found := self._take(adapter)) is not None:
+                return found
+            refused_at, problem = self._refused.get(adapter.key, (0.0, ""))
+            if problem and time.monotonic() - refused_at < REFUSED_SECONDS:
+                raise AdapterRefusedError(problem)
+            if (coming := self._coming.get(adapter.key)) is None:
+                return await self._come(adapter, engine)
+            await coming.wait()
+        raise EngineDeadError(GONE)
+
+    def _take(self, adapter: AdapterUse) -> EngineAdapter | None:
+        """Return one that is there, from now on the one used last."""
         if (found := self._loaded.pop(adapter.key, None)) is not None:
             self._loaded[adapter.key] = found
-            return found
-        refused_at, problem = self._refused.get(adapter.key, (0.0, ""))
-        if problem and time.monotonic() - refused_at < REFUSED_SECONDS:
-            raise AdapterRefusedError(problem)
-        async with self._turn:
-            if (found := self._loaded.get(adapter.key)) is not None:
-                return found
-            try:
-                return await self._load(adapter)
-            except AdapterRefusedError as error:
-                self._refused[adapter.key] = (time.monotonic(), str(error))
-                self._changed()
-                raise
+        return found
+
+    async def _come(self, adapter: AdapterUse, engine: Engine) -> EngineAdapter:
+        """Stand in line for all who ask for this adapter."""
+        coming = self._coming[adapter.key] = asyncio.Event()
+        try:
+            async with self._turn:
+                if self._engine is not engine:
+                    raise EngineDeadError(GONE)
+                return self._take(adapter) or await self._load(adapter)
+        except AdapterRefusedError as error:
+            self._refused[adapter.key] = (time.monotonic(), str(error))
+            self._changed()
+            raise
+        finally:
+            del self._coming[adapter.key]
+            coming.set()
 
     async def _load(self, adapter: AdapterUse) -> EngineAdapter:
         engine = self._attached()
@@ -132,15 +163,19 @@ class AdapterShelf:
         Raises:
             EngineDeadError: the engine is gone; who waited is not to keep others from the next one.
         """
-        while self._attached() is engine and len(self._loaded) >= self._places:
-            in_use = self.in_use()
-            idle = next((key for key in self._loaded if key not in in_use), None)
-            if idle is not None:
-                await self._drop([idle])
-            else:
-                await asyncio.sleep(PLACE_SECONDS)
+        try:
+            while self._attached() is engine and len(self._loaded) >= self._places:
+                in_use = self.in_use()
+                idle = next((key for key in self._loaded if key not in in_use), None)
+                if idle is not None:
+                    await self._drop([idle])
+                else:
+                    self._leaving = self._leaving or next(iter(self._loaded))
+                    await asyncio.sleep(PLACE_SECONDS)
+        finally:
+            self._leaving = ""
         if self._engine is not engine:
-            raise EngineDeadError("the engine that was to load it is gone")
+            raise EngineDeadError(GONE)
 
     def _attached(self) -> Engine:
         if self._engine is None:

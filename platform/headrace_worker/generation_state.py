@@ -44,6 +44,7 @@ class GenerationState:
         "guard",
         "is_cancelling",
         "is_leaving",
+        "keeps_adapter",
         "owner",
         "owners_since",
         "request",
@@ -74,6 +75,8 @@ class GenerationState:
         """The engine is being told to stop; the end follows."""
         self.is_leaving = False
         """It is being given back to the queue."""
+        self.keeps_adapter = False
+        """Its LoRA adapter is loaded, and is not to go before this stream has."""
         self.was_submitted = False
         self._credit = StreamCredit(claimed.credit if claimed.request.window else 0)
         self.stop_at = self._credit.next_stop

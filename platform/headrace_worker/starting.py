@@ -144,6 +144,8 @@ class Starter:
 
     async def _submit(self, generation: Generation, submitting: Callable[[], None]) -> bool:
         request, engine, info = generation.request, self.engine, self.info
+        if generation.is_leaving:  # while it waited for its turn; it is not to wait for others as well
+            return False
         if engine is None or info is None:
             raise EngineDeadError("no engine")
         if request.guard is not None and request.guard.answer is not None:
@@ -156,7 +158,7 @@ class Starter:
             generation.fail(UNGUARDED)
             return False
         prompt_ids = await self._prompt_ids(request, info)
-        adapter = await self._adapter(request)
+        adapter = await self._adapter(generation)
         try:
             generated_ids = generation.prepare(info.tokenizer, prompt_ids, max_model_len=info.max_model_len)
         except DivergedError:
@@ -184,19 +186,22 @@ class Starter:
             engine.credit({generation.request_id: credit})
         return True
 
-    async def _adapter(self, request: GenerateRequest) -> EngineAdapter | None:
+    async def _adapter(self, generation: Generation) -> EngineAdapter | None:
         """Return the LoRA adapter that a request names, loaded; None where there is none, or nothing to generate.
 
         Raises:
             RequestRefusedError: it cannot be used here.
         """
+        request = generation.request
         if request.adapter is None or (request.guard is not None and request.guard.answer is not None):
             return None
         try:
-            return await self._adapters.get(request.adapter)
+            adapter = await self._adapters.get(request.adapter, is_kept=generation.keeps_adapter)
         except AdapterRefusedError as error:
             message = f"The adapter `{request.adapter.name}` cannot be used: {error}"
             raise RequestRefusedError("dependency_unavailable", message) from error
+        generation.keeps_adapter = True
+        return adapter
 
     async def _guard(self, request: GenerateRequest) -> OutputGuard | None:
         """Return the guard of an answer; None where no policy applies.
@@ -222,7 +227,7 @@ class Starter:
             yield
             return
         # Before its turn: it may have to wait until others leave, who may have to have their turn first.
-        await self._adapter(generation.request)
+        await self._adapter(generation)
         async with self._turns:
             moved = self._moved[generation.request_id] = asyncio.Event()
             yield

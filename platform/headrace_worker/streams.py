@@ -129,7 +129,7 @@ class Streams:
         self._metrics.batch(self.batch.report)
 
     def _adapters_in_use(self) -> set[str]:
-        return {one.request.adapter.key for one in self._live.values() if one.request.adapter is not None}
+        return {one.request.adapter.key for one in self._live.values() if one.request.adapter and one.keeps_adapter}
 
     def __len__(self) -> int:
         return len(self._live)
@@ -378,7 +378,7 @@ class Streams:
 
     async def _end_stalled(self, stalled: Sequence[Generation]) -> None:
         """See to streams whose engine gives nothing: fail those that have no token, continue the others elsewhere."""
-        self.health.stalled(len(stalled))
+        self.health.stalled(sum(one.was_submitted for one in stalled))  # others wait for an adapter's place
         for generation in stalled:
             log.warning("stalled stream_id=%s seq=%d", generation.stream_id, generation.seq)
             if not generation.seq:

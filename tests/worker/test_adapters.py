@@ -1,5 +1,6 @@
 """Streams of LoRA adapters on the simulated engine: they go on with the weights that they began with, wherever."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from headrace_wire.adapters import AdapterConfig, AdapterUse
 from headrace_wire.messages import StreamState
 from headrace_wire.snapshot import ConfigSnapshot
-from headrace_worker.config import HoldLimits
+from headrace_worker.config import HealingLimits, HoldLimits
 from headrace_worker.worker import Worker
 from tests.support.snapshots import simulated, snapshot
 from tests.support.tiny_adapter import adapter_use as use
@@ -147,11 +148,52 @@ async def test_who_waits_for_a_place_for_his_adapter_keeps_nobody_from_his_turn(
         texts = [await undisturbed(desk, one) for one in (tides, ebb)]
         held = await admit(desk, tides, window=10)
         await desk.record_in(held, StreamState.HELD)
+        runs = await admit(desk, tides, window=20)
+        await desk.record_in(runs, StreamState.HELD)
         waits = await admit(desk, ebb)
         await desk.record_in(waits, StreamState.RUNNING)
-        fate.plan([20])
-        assert await finished(desk, await admit(desk, tides), owners=2) == texts[0]
+        fate.plan([30])
+        await resume(desk, runs)
+        assert await finished(desk, runs, owners=2) == texts[0]
         await resume(desk, held)
         assert await finished(desk, held, owners=2) == texts[0]
         assert await finished(desk, waits) == texts[1]
     assert fate.deaths == 1
+
+
+async def test_steady_traffic_of_one_adapter_does_not_keep_another_ones_waiting(
+    desk: Desk, run_worker: RunWorker, root: Path
+) -> None:
+    """There is room for one. Each stream of the first comes while the one before it runs."""
+    tides, ebb = use(root, "tides"), use(root, "ebb")
+    async with worker_of(run_worker, root, tides):
+        await desk.first_token(await admit(desk, tides, tokens=300))
+        waits = asyncio.create_task(desk.answer(await admit(desk, ebb)))
+        for _ in range(100):
+            if waits.done():
+                break
+            await desk.first_token(await admit(desk, tides, tokens=300))
+        assert waits.done(), "it is still not its turn"
+        assert (await waits).end.state is StreamState.FINISHED
+
+
+async def test_who_waits_for_a_place_in_vain_is_no_failure_of_the_engine(
+    desk: Desk, run_worker: RunWorker, root: Path
+) -> None:
+    """A single one would end this engine, and with it the stream that has the place."""
+    tides, ebb = use(root, "tides"), use(root, "ebb")
+    async with run_worker(
+        ADAPTED,
+        config=config(tides),
+        adapter_dir=root,
+        limits=HoldLimits(hold_seconds=10 * WAIT_SECONDS),
+        healing=HealingLimits(error_window=1),
+    ) as worker:
+        held = await admit(desk, tides, window=10)
+        await desk.record_in(held, StreamState.HELD)
+        answer = await desk.answer(await desk.admit(adapter=ebb, cache_salt=ebb.key, ttft_timeout_seconds=0.05))
+        assert answer.end.error is not None
+        assert answer.end.error.code == "timeout"
+        assert not worker._streams.health.is_sick
+        await resume(desk, held)
+        await finished(desk, held)
