@@ -5,9 +5,8 @@ Nothing is taken after so many seconds: a window is as long as it takes until th
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from redis import Redis
 
@@ -77,23 +76,18 @@ class BookWindows:
         *,
         samples: int = 1,
         timeouts: int = 0,
-        during: Coroutine[Any, Any, None] | None = None,
+        during: Callable[[], Awaitable[None]] | None = None,
     ) -> Window:
         """Returns a window in which all of these loads were as they are now.
 
         It has so many samples of the fleet, `FEWEST` first texts and ends of each load, and so many timeouts of all
         together. `during` is done once it has begun.
         """
-        try:
-            await asyncio.gather(*(load.renewed() for load in loads))
-            start = slot_of(time.time()) + SLOT_SECONDS
-            await asyncio.sleep(max(0.0, start - time.time()))
-        except BaseException:
-            if during is not None:
-                during.close()
-            raise
+        await asyncio.gather(*(load.renewed() for load in loads))
+        start = slot_of(time.time()) + SLOT_SECONDS
+        await asyncio.sleep(max(0.0, start - time.time()))
         if during is not None:
-            await during
+            await during()
         while True:
             end = await asyncio.to_thread(self._filed_until, start, [load.deployment for load in loads])
             if end > start and await asyncio.to_thread(self._is_enough, loads, (start, end), samples, timeouts):

@@ -149,8 +149,10 @@ async def worker_stops(stack: LiveStack, load: SteadyLoad, _strength: "Strength"
 
 
 async def worker_ends(stack: LiveStack, deployment: str) -> None:
-    """Nobody will ask it again."""
-    await asyncio.to_thread(_worker(stack, deployment).stop)
+    """Nobody will ask it again; where it never began there is nothing to end."""
+    for process in stack.processes:
+        if process.name == f"worker:{deployment}" and process.returncode is None:
+            await asyncio.to_thread(process.stop)
 
 
 async def worker_starts(stack: LiveStack, load: SteadyLoad, _strength: "Strength") -> None:

@@ -88,8 +88,6 @@ class Injection:
     """Its time begins before it."""
     lets_through: bool = True
     """Streams come to their ends."""
-    is_alone: bool = False
-    """Other deployments have it, too."""
     is_shaped_before: bool = False
     """What is usual depends on how strongly it will be put in."""
     beside: tuple[str, ...] = ()
@@ -146,7 +144,6 @@ def injections(guarded_key: str) -> list[Injection]:
             usual=_clients(4),
             begin=acts.gateway_stutters,
             finish=acts.hiccups_end,
-            is_alone=True,
         ),
         Injection(
             cause=Cause.CAPACITY,
