@@ -18,7 +18,7 @@ from tests.support.diagnosis_run import DiagnosisRun
 from tests.support.environment import REPOSITORY_ROOT
 
 FOLDER = REPOSITORY_ROOT / "var" / "bench" / "diagnosis"
-HEAD = f"{'cause':<20} {'at':<8} {'took':>6}  {'agree':>6} {'worst':>6} {'way p99':>10}  {'verdict':<9} named (after)"
+HEAD = f"{'cause':<20} {'at':<8} {'took':>6} {'agree':>8} {'worst':>6} {'way p99':>10}  {'verdict':<9} named (after)"
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -41,6 +41,11 @@ class Row(Struct, frozen=True, kw_only=True):
     def apart(self) -> list[Pair]:
         """Percentiles that are further apart than was promised."""
         return [pair for pair in self.pairs if pair.apart > ERROR]
+
+    @property
+    def unsure(self) -> list[Pair]:
+        """Percentiles that would be, but for texts of which clients cannot say when they came."""
+        return [pair for pair in self.pairs if pair.apart <= ERROR and _is_off(pair)]
 
     @property
     def is_late(self) -> bool:
@@ -87,14 +92,18 @@ def rows_kept(folder: Path = FOLDER) -> list[Row]:
 
 
 def table_of(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields lines for people: of each cause its verdict, and percentiles in ms, of clients / of the dashboard."""
+    """Yields lines for people: of each cause its verdict, and percentiles in ms, of clients / of the dashboard.
+
+    Those that are apart are marked with `!`, those of which clients are not sure enough to say with `~`.
+    """
     yield HEAD
     for row in rows:
         named = f"{', '.join(row.named or []) or '-'} ({', '.join(row.after or []) or '-'})"
-        good = len(row.pairs) - len(row.apart)
+        good = len(row.pairs) - len(row.apart) - len(row.unsure)
+        agree = f"{good}{f'+{len(row.unsure)}~' if row.unsure else ''}/{len(row.pairs)}"
         worst = f"{worst_of(row.pairs).apart:.1%}" if row.pairs else "-"
         yield (
-            f"{row.cause:<20} {row.at:%H:%M:%S} {sum(row.seconds.values()):>4.0f} s  {good:>3}/{len(row.pairs):<2}"
+            f"{row.cause:<20} {row.at:%H:%M:%S} {sum(row.seconds.values()):>4.0f} s {agree:>8}"
             f" {worst:>6} {row.way * 1e3:>7.1f} ms  {row.verdict:<9} {named}"
         )
         for measure, pairs in groupby(row.pairs, key=lambda pair: pair.measure):
@@ -103,6 +112,10 @@ def table_of(rows: Sequence[Row]) -> Iterator[str]:
             yield f"    {problem.splitlines()[0]}"
 
 
+def _is_off(pair: Pair) -> bool:
+    return abs(pair.book - pair.client) > ERROR * pair.client
+
+
 def _beside(pair: Pair) -> str:
-    mark = "!" if pair.apart > ERROR else ""
+    mark = "!" if pair.apart > ERROR else "~" if _is_off(pair) else ""
     return f"p{pair.share * 100:<2g} {pair.client * 1e3:>8.1f} / {pair.book * 1e3:<8.1f}{mark:<1}"

@@ -54,10 +54,10 @@ def test_a_cause_that_runs_again_replaces_its_own_row_and_no_other(tmp_path: Pat
 
 
 def test_the_table_has_percentiles_of_both_sides_and_marks_what_is_apart() -> None:
-    _, first, percentiles, problem = table_of(
-        [row(pairs=[pair(0.2, 0.201), pair(0.2, 0.3)], problems=["guard is named still\n{}"])]
-    )
-    assert first.split()[:8] == ["guard", "12:00:00", "50", "s", "1/2", "50.0%", "1.0", "ms"]
+    unsure = Pair(Measure.TTFT, 0.9, 0.2, 0.25, apart=0.01)
+    found = row(pairs=[pair(0.2, 0.201), unsure, pair(0.2, 0.3)], problems=["guard is named still\n{}"])
+    _, first, percentiles, problem = table_of([found])
+    assert first.split()[:8] == ["guard", "12:00:00", "50", "s", "1+1~/3", "50.0%", "1.0", "ms"]
     assert first.endswith("wrong     guard, gateway (-)")
-    assert percentiles.split() == ["ttft", "p50", "200.0", "/", "201.0", "p50", "200.0", "/", "300.0", "!"]
+    assert " ".join(percentiles.split()) == "ttft p50 200.0 / 201.0 p90 200.0 / 250.0 ~ p50 200.0 / 300.0 !"
     assert problem.strip() == "guard is named still"
