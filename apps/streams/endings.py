@@ -5,10 +5,11 @@ Order as everywhere: terminal entry in the log, settle, publish (DESIGN 3, Settl
 
 import structlog
 
+from apps.streams import metrics
 from headrace_wire.cancel_reasons import told_of_cancel
 from headrace_wire.errors import EngineError, HeadraceError, RateLimitError, ServerOverloadedError
 from headrace_wire.messages import Delta, Ended, FinishReason, Started, StreamError, StreamState, Timings, Usage
-from headrace_wire.request_queue import MAX_ATTEMPTS, GivenBack, RequestQueue, Taken
+from headrace_wire.request_queue import MAX_ATTEMPTS, GivenBack, RequestQueue, Taken, settle_call
 from headrace_wire.token_log import Append, AppendResult, TokenLog
 
 log = structlog.get_logger(__name__)
@@ -95,9 +96,8 @@ class Endings:
         tail = await self._log.tail(stream_id)
         if tail is None or record is None:
             log.warning("stream_vanished", stream_id=stream_id)
-            await self._queue.settle(
-                stream_id, epoch=epoch, incarnation=self._incarnation, state=state, log_ttl_seconds=0
-            )
+            nothing_sent = Ended(stream_id, epoch, 1, state, FinishReason.ERROR, None, Usage(), Timings())
+            await self._settle(nothing_sent, epoch, log_ttl_seconds=0)
             return
         has_begun = isinstance(tail, Delta | Started)
         usage = Usage(await self._queue.prompt_tokens(stream_id), tail.seq) if has_begun else Usage()
@@ -112,7 +112,11 @@ class Endings:
         if log_ttl_seconds is None:
             record = await self._queue.record(entry.stream_id)
             log_ttl_seconds = record.log_ttl_seconds if record else 0
-        await self._queue.settle(
+        await self._settle(entry, epoch, log_ttl_seconds=log_ttl_seconds)
+        await self._log.publish([entry])
+
+    async def _settle(self, entry: Ended, epoch: int, *, log_ttl_seconds: int) -> None:
+        call = settle_call(
             entry.stream_id,
             epoch=epoch,
             incarnation=self._incarnation,
@@ -121,4 +125,4 @@ class Endings:
             finish_reason=entry.finish_reason,
             usage=entry.usage,
         )
-        await self._log.publish([entry])
+        await self._queue.settle_or_set_aside(call, metrics.SETTLEMENTS_SET_ASIDE.inc)

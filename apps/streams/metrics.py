@@ -48,6 +48,10 @@ TRANSPORT_BUFFERED = Gauge(
 GARBAGE_FREED = Counter("headrace_garbage_freed_total", "What sweeps after dead processes freed.", ["kind"])
 CHECKPOINTS_FREED_BYTES = Counter("headrace_checkpoints_freed_bytes_total", "Disk space that such sweeps gave back.")
 GARBAGE_FREED_BYTES = Counter("headrace_garbage_freed_bytes_total", "Redis memory of what such sweeps deleted.")
+SETTLEMENTS_SET_ASIDE = Counter(
+    "headrace_settlements_set_aside_total",
+    "Streams that ended and could not be settled: ended without being booked, and kept for a person.",
+)
 
 DRAFT_TOKENS = Counter(
     "headrace_draft_tokens_total", "Tokens that were to be computed while their prompt was typed.", ["deployment"]

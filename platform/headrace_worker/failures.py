@@ -9,6 +9,9 @@ STALLED = StreamError("timeout", "The engine gave no token within the deployment
 DRAINED = StreamError("engine_error", "The worker was shut down before the answer was complete.")
 INTERNAL = StreamError("internal_error", "The worker failed on this request.")
 UNREADABLE = StreamError("engine_error", "What was logged of this answer cannot be continued; what was sent stands.")
+UNREADABLE_REQUEST = StreamError(
+    "internal_error", "The worker cannot read this request, which another release of the service wrote; send it again."
+)
 UNGUARDED = StreamError(
     "guardrail_unavailable",
     "The guardrails of this request are not known here, so nothing may be generated.",

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from headrace_wire.functions import Argument, Call, Functions, Reply
 from headrace_wire.messages import Ended, FinishReason, StreamState, Usage
 from headrace_wire.redis_link import RedisLink
-from headrace_wire.request_queue import settle_call
+from headrace_wire.request_queue import settle_all, settle_call
 from headrace_wire.token_log import TokenLog
 from headrace_worker.outbox import Outbox
 
@@ -34,12 +34,17 @@ class Finishing:
         tasks: asyncio.TaskGroup,
         *,
         finished: Callable[[Sequence[End]], None],
+        set_aside: Callable[[], None],
     ) -> None:
-        """`finished` is told of streams that are settled and whose ends are published, as often as that is done."""
+        """`finished` is told of streams that are settled and whose ends are published, as often as that is done.
+
+        `set_aside` is told of each stream that is ended without being booked, since its settlement fails.
+        """
         self._functions = functions
         self._token_log = token_log
         self._tasks = tasks
         self._finished = finished
+        self._set_aside = set_aside
 
     def begin(self, ended: Sequence[End], link: RedisLink | None) -> None:
         """Settle over `link`, and publish in the callback of its answer: a task would wake up three times for that.
@@ -69,15 +74,18 @@ class Finishing:
     def give_up(self, outbox: Outbox) -> None:
         """Settle a stream of which nobody can read anything: it has failed, and there is no end to be published."""
         calls = _settle_calls([(outbox, None)])
-        self._tasks.create_task(until_answered(lambda: self._functions.call_many(calls)))
+        self._tasks.create_task(until_answered(lambda: self._settle(calls)))
 
     async def _finish(self, ended: Sequence[End]) -> None:
         async def settle_and_publish() -> None:
-            await self._functions.call_many(_settle_calls(ended))
+            await self._settle(_settle_calls(ended))
             await self._token_log.publish([entry for _, entry in ended])
 
         await until_answered(settle_and_publish)
         self._finished(ended)
+
+    async def _settle(self, calls: Sequence[Call]) -> None:
+        await settle_all(self._functions, calls, set_aside=self._set_aside)
 
     def _commands(self, calls: Sequence[Call]) -> list[tuple[Argument, ...]]:
         return [self._functions.command(call) for call in calls]

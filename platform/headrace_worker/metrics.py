@@ -37,6 +37,16 @@ class WorkerMetrics:
             ["finish_reason"],
             registry=registry,
         )
+        self.claims_unreadable = Counter(
+            "headrace_worker_claims_unreadable",
+            "Streams taken from the queue whose requests cannot be read: they end with an error.",
+            registry=registry,
+        )
+        self.settlements_set_aside = Counter(
+            "headrace_worker_settlements_set_aside",
+            "Streams that ended and could not be settled: ended without being booked, and kept for a person.",
+            registry=registry,
+        )
         self._engine_starts = Counter("headrace_worker_engine_starts", "Engine starts.", ["outcome"], registry=registry)
         self._engine_ends = Counter(
             "headrace_worker_engine_ends",

@@ -37,11 +37,12 @@ class Publisher:
         token_log: TokenLog,
         *,
         on_drop: Callable[[str, int], None],
+        on_set_aside: Callable[[], None] = lambda: None,
     ) -> None:
         """Append over a link to `url`; everything that is rare goes over the client behind the other two.
 
         `on_drop` is called for a stream (id, epoch) that belongs to somebody else, or whose log is gone: generate it no
-        more.
+        more. `on_set_aside` is called for each stream whose settlement fails, and is left to a person.
         """
         self._url = url
         self._functions = functions
@@ -62,7 +63,9 @@ class Publisher:
         """Set, and made anew, by each append that was accepted while somebody waits for one."""
         self._is_waited_for = False
         self._endings = asyncio.TaskGroup()
-        self._finishing = Finishing(functions, token_log, self._endings, finished=self._finished)
+        self._finishing = Finishing(
+            functions, token_log, self._endings, finished=self._finished, set_aside=on_set_aside
+        )
 
     # ---- for generations and the lease
 

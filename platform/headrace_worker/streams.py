@@ -57,7 +57,9 @@ class Streams:
         adapters: AdapterShelf,
         checkpoints: CheckpointSettings | None = None,
     ) -> None:
-        self.publisher = Publisher(redis_url, functions, token_log, on_drop=self._dropped)
+        self.publisher = Publisher(
+            redis_url, functions, token_log, on_drop=self._dropped, on_set_aside=metrics.settlements_set_aside.inc
+        )
         self._metrics = metrics
         self._live: dict[str, Generation] = {}
         self._requests: dict[str, Generation] = {}

@@ -7,10 +7,11 @@ from headrace_wire import codec, redis_keys
 from headrace_wire.fleet import WorkerInfo, WorkerState
 from headrace_wire.functions import Reply
 from headrace_wire.ids import new_stream_id
-from headrace_wire.messages import GenerateRequest, SamplingParams
+from headrace_wire.messages import GenerateRequest, SamplingParams, StreamState
+from headrace_wire.request_queue import MAX_ATTEMPTS
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
 
-from .conftest import WORKER
+from .conftest import WORKER, admit, wait_for_state
 from .patience import until
 
 NONSENSE = b"\xc1 of another release"
@@ -61,6 +62,20 @@ async def test_a_step_that_fails_does_not_keep_the_lease_from_being_renewed(gate
     await until(is_adopted)
     for _tick in range(2):
         await until_renewed(gateway)
+
+
+async def test_a_record_that_cannot_be_settled_keeps_no_other_stream_of_the_dead_worker(gateway: Gateway) -> None:
+    streams = [new_stream_id() for _ in range(2)]
+    for stream_id in streams:
+        await admit(gateway, stream_id)
+        await gateway.redis.hset(redis_keys.stream_key(stream_id), "attempts", str(MAX_ATTEMPTS - 1))
+    await gateway.queue.claim(WORKER, deployment="sim", want=2)
+    await gateway.redis.hset(redis_keys.stream_key(streams[0]), "reserved", b"\xc1")
+    await gateway.redis.hset(redis_keys.stream_key(streams[1]), "reserved", b"\xc1")
+    await gateway.redis.zadd(redis_keys.incarnations_key(), {WORKER: 1})
+    for stream_id in streams:
+        await wait_for_state(gateway, stream_id, StreamState.FAILED)
+    assert await gateway.redis.xlen(redis_keys.settlements_set_aside_key()) == 2
 
 
 async def test_a_registration_hides_no_other(gateway: Gateway) -> None:

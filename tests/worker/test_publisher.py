@@ -171,15 +171,15 @@ async def test_a_settlement_that_fails_is_done_again_before_its_end_is_published
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     outbox, end = await adopted(bench)
-    key = redis_keys.stream_key(outbox.stream_id)
-    saved: Reply = await bench.desk.redis.dump(key)
-    await bench.desk.redis.set(key, "no record")
-    bench.publisher.adopt(outbox, end)
-    async with asyncio.timeout(LIMIT_SECONDS):
-        while "waiting for redis" not in caplog.text:
-            await bench.desk.redis.ping()
-    assert end not in await bench.desk.delivered()
-    await bench.desk.redis.restore(key, 600_000, saved, replace=True)
+    await bench.desk.redis.config_set("maxmemory", "1")
+    try:
+        bench.publisher.adopt(outbox, end)
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while "waiting for redis" not in caplog.text:
+                await bench.desk.redis.ping()
+        assert end not in await bench.desk.delivered()
+    finally:
+        await bench.desk.redis.config_set("maxmemory", "0")
     await check_exactly_once(bench, outbox, 1)
     assert end in await bench.desk.delivered()
     assert "appends interrupted" not in caplog.text
@@ -312,3 +312,18 @@ async def test_a_full_redis_delays_and_loses_nothing(bench: Bench, caplog: pytes
         await bench.desk.redis.config_set("maxmemory", "0")
     bench.end(outbox, 2)
     await check_exactly_once(bench, outbox, 1)
+
+
+async def test_an_end_that_cannot_be_settled_keeps_no_other_from_its_own(bench: Bench) -> None:
+    poisonous, other = await bench.own(), await bench.own()
+    for outbox in (poisonous, other):
+        await bench.logged(outbox, 0)
+    await bench.desk.redis.hset(redis_keys.stream_key(poisonous.stream_id), "reserved", b"\xc1")
+    for outbox in (poisonous, other):
+        bench.end(outbox, 1)
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await bench.publisher.wait_empty()
+    ends = [entry.stream_id for entry in await bench.desk.delivered() if isinstance(entry, Ended)]
+    assert sorted(ends) == sorted([poisonous.stream_id, other.stream_id])
+    assert await bench.desk.redis.xlen(redis_keys.settlements_set_aside_key()) == 1
+    assert await bench.desk.redis.xlen(redis_keys.usage_key()) == 1

@@ -52,6 +52,14 @@ def usage_set_aside_key() -> str:
     return f"{usage_key()}:set-aside"
 
 
+def settlements_set_aside_key() -> str:
+    """Ended streams that could not be settled. Owner: `set_aside` writes, `manage.py settlements_retry` settles them.
+
+    STREAM, fields as `lua/set_aside.lua` writes them; no TTL and never trimmed: it is billed.
+    """
+    return f"{CONTROL_TAG}:settlements:set-aside"
+
+
 def soft_limits_key() -> str:
     """Soft budgets that were passed and not announced yet. Owner: `settle` writes, Celery deletes.
 

@@ -19,9 +19,10 @@ from headrace_wire.request_queue.replies import (
     Renewal,
     StreamRecord,
     Taken,
+    Unreadable,
     Verdict,
 )
-from headrace_wire.request_queue.settlement import TOMBSTONE_SECONDS, settle_call
+from headrace_wire.request_queue.settlement import TOMBSTONE_SECONDS, settle_all, settle_call, settle_set_aside
 
 __all__ = [
     "MAX_ATTEMPTS",
@@ -41,6 +42,9 @@ __all__ = [
     "RequestQueue",
     "StreamRecord",
     "Taken",
+    "Unreadable",
     "Verdict",
+    "settle_all",
     "settle_call",
+    "settle_set_aside",
 ]

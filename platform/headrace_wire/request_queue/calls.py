@@ -4,7 +4,7 @@ One owner at a time holds a stream under an `epoch`; ownership comes from `claim
 `cancel` (a gateway that brings the stream to its end). Every function checks the owner, so a late call changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from redis.asyncio import Redis
@@ -35,13 +35,14 @@ from headrace_wire.request_queue.replies import (
     Reaped,
     Renewal,
     StreamRecord,
+    Unreadable,
     admission,
-    claimed_stream,
+    claimed_streams,
     place,
     stream_record,
     taken_stream,
 )
-from headrace_wire.request_queue.settlement import TOMBSTONE_SECONDS, settle_call
+from headrace_wire.request_queue.settlement import TOMBSTONE_SECONDS, settle_all, settle_call
 from headrace_wire.token_log import STREAM_MAX_SECONDS
 
 UNLISTED_GRACE_SECONDS = 2.0
@@ -209,7 +210,10 @@ class RequestQueue:
     async def prompt_tokens(self, stream_id: str) -> int:
         """Return how long the prompt of a stream is; 0 once it has ended, and where its worker makes the ids."""
         row: Reply = await self._redis.hmget(redis_keys.stream_key(stream_id), ["request"])
-        return len(codec.decode_request(row[0]).prompt_ids) // 4 if row[0] else 0
+        try:
+            return len(codec.decode_request(row[0]).prompt_ids) // 4 if row[0] else 0
+        except codec.DecodeError:  # of another release
+            return 0
 
     # ---- owners
 
@@ -265,10 +269,12 @@ class RequestQueue:
         want: int,
         spare: int = 0,
         serving: Mapping[str, int] = MappingProxyType({}),
+        unreadable: Callable[[Unreadable], None] | None = None,
     ) -> list[Claimed]:
         """Take up to `want` waiting streams, and then up to `spare` of tenants that have little.
 
-        `serving` says of how many streams of each tenant this worker has the places taken.
+        `serving` says of how many streams of each tenant this worker has the places taken. `unreadable` is told of
+        streams that are the worker's now, and whose requests it cannot read; without it, one raises `DecodeError`.
 
         Raises:
             LeaseLostError: this incarnation may not claim any more.
@@ -285,7 +291,7 @@ class RequestQueue:
         rows = await self._functions.call("claim", keys, args)
         if rows == b"lost":
             raise LeaseLostError(incarnation)
-        return [claimed_stream(row) for row in rows]
+        return claimed_streams(rows, unreadable)
 
     async def wake(self, incarnation: str) -> None:
         """End a worker's wait for its `Bell`, so that it does not hear one that is meant for others."""
@@ -378,3 +384,7 @@ class RequestQueue:
             usage=usage,
         )
         return bool(await self._functions.call(*call))
+
+    async def settle_or_set_aside(self, call: Call, set_aside: Callable[[], None]) -> None:
+        """Make a `settle_call`; where it fails for a reason of its own, see `settlement`, and call `set_aside`."""
+        await settle_all(self._functions, [call], set_aside=set_aside)

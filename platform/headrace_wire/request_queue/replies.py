@@ -1,6 +1,6 @@
 """What the Redis functions that decide over streams answer, as typed values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -108,6 +108,14 @@ class Claimed(Struct, frozen=True):
     preference: Preference = Preference.NONE
     held_blocks: int = 0
     """Blocks of its prompt that this worker's engine should have computed, as the index says."""
+
+
+class Unreadable(Struct, frozen=True):
+    """A stream that this worker owns from now on, whose request it cannot read: to be ended with an error."""
+
+    stream_id: str
+    epoch: int
+    problem: str
 
 
 class Taken(Struct, frozen=True):
@@ -250,6 +258,23 @@ def claimed_stream(row: Reply) -> Claimed:
         Preference(preference.decode()),
         int(blocks),
     )
+
+
+def claimed_streams(rows: Reply, unreadable: Callable[[Unreadable], None] | None) -> list[Claimed]:
+    """Read the answer of `claim`; `unreadable` is told of streams whose requests cannot be read.
+
+    Raises:
+        DecodeError: one cannot be, and nobody is to be told.
+    """
+    streams: list[Claimed] = []
+    for row in rows:
+        try:
+            streams.append(claimed_stream(row))
+        except codec.DecodeError as error:
+            if unreadable is None:
+                raise
+            unreadable(Unreadable(row[0].decode(), int(row[1]), str(error)))
+    return streams
 
 
 def taken_stream(row: Sequence[bytes]) -> Taken:
