@@ -11,7 +11,7 @@ from headrace_wire import codec, redis_keys
 from headrace_wire.bell import Bell
 from headrace_wire.functions import Reply
 from headrace_wire.messages import ControlMessage
-from headrace_wire.request_queue import RequestQueue
+from headrace_wire.request_queue import RequestQueue, Unreadable
 from headrace_worker.orders import Orders
 from headrace_worker.prefilling import Prefilling
 from headrace_worker.streams import Streams
@@ -62,13 +62,23 @@ class Intake:
                 await streams.places.changed.wait()
                 continue
             try:
+                unreadable: list[Unreadable] = []
                 claimed = await self._queue.claim(
-                    incarnation, deployment=self._deployment, want=room, spare=spare, serving=streams.places.tenants()
+                    incarnation,
+                    deployment=self._deployment,
+                    want=room,
+                    spare=spare,
+                    serving=streams.places.tenants(),
+                    unreadable=unreadable.append,
                 )
                 for stream in claimed:
                     streams.launch(stream, owner=incarnation)
+                for one in unreadable:
+                    streams.refusing.refuse(one, owner=incarnation)
                 if claimed:
                     self._prefilling.give_way()
+                if unreadable:  # they have taken no place: there may be others behind them
+                    continue
                 if len(claimed) < room:  # the queue is empty
                     await asyncio.sleep(0)  # the engine gets what came before we spend time on waiting for more
                     await self._bell.wait(self._deployment, incarnation, timeout_seconds=BLOCK_SECONDS)

@@ -16,12 +16,14 @@ from headrace_guard.judges.verdicts import JudgeFailure, Verdict
 from headrace_guard.windows import Window
 from headrace_wire.guard_policy import Direction, GuardTerms, WindowRule
 from headrace_wire.interventions import Outcome
-from headrace_worker.failures import BLOCKED_INPUT, NOT_JUDGED
+from headrace_worker.failures import BLOCKED_INPUT, INTERNAL, NOT_JUDGED
 from headrace_worker.generation import Generation
 from headrace_worker.guard_metrics import GuardMetrics
 from headrace_worker.output_guard import OutputGuard
 
 log = logging.getLogger(__name__)
+
+MISUNDERSTOOD = "a verdict cannot be understood stream_id=%s"
 
 
 class Judges(Protocol):
@@ -109,13 +111,19 @@ class Judging:
             self._tasks.create_task(self._judge_windows(generation, guard, window))
 
     async def _judge_input(self, generation: Generation, guard: OutputGuard) -> None:
+        decision: Decision | None = None
         try:
             decision = await self._decide_input(generation, guard)
+        except Exception:  # one stream's trouble is not the others'
+            log.exception(MISUNDERSTOOD, generation.stream_id)
+            self._metrics.judge_failed("unreadable")
         finally:
             self._under_way.discard(generation.request_id)
         if generation.ended is not None or generation.is_leaving:
             return
-        if decision.has_failed:
+        if decision is None:
+            generation.fail(INTERNAL)
+        elif decision.has_failed:
             generation.fail(NOT_JUDGED)
         elif decision.block is not None:
             guard.block_input(decision.block)
@@ -157,6 +165,12 @@ class Judging:
                 generation.judged()
                 self._judged(generation)
                 due = guard.due()
+        except Exception:
+            log.exception(MISUNDERSTOOD, generation.stream_id)
+            self._metrics.judge_failed("unreadable")
+            if generation.ended is None and not generation.is_leaving:
+                generation.fail(INTERNAL)
+                self._judged(generation)
         finally:
             self._under_way.discard(generation.request_id)
 

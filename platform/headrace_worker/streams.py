@@ -34,6 +34,7 @@ from headrace_worker.outbox import Outbox
 from headrace_worker.places import LIVE_PER_SLOT, Places
 from headrace_worker.publisher import Publisher
 from headrace_worker.reckoning import Reckoning
+from headrace_worker.refusing import Refusing
 from headrace_worker.showing import Showing
 from headrace_worker.starting import Starter
 
@@ -73,6 +74,7 @@ class Streams:
             self.publisher, queue, metrics, save=self._starter.checkpoint, stop=self._withdraw, forget=self._retire
         )
         self._tasks = asyncio.TaskGroup()
+        self.refusing = Refusing(queue, token_log, self.publisher, self._tasks, metrics)
         self._showing = Showing(queue, self._tasks)
         self._holds = Holds(limits, show=self._showing.states, suspend=self._suspend)
         self.places = Places(self._live, self._holds)
