@@ -21,7 +21,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, part_of, refusals_counted, series_of
 from apps.streams.limits import QueueNews
 from apps.streams.services import StartedStream, StreamOptions, stream_leave, stream_start
-from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
+from apps.streams.services.routing import Route, stream_route, try_kept, try_noted
 from apps.streams.traces import Trace
 from apps.streams.transport import client_timed_out, limit_stall
 from headrace_wire.api_key import ApiKeyScope
@@ -102,7 +102,7 @@ async def _answer(
             ),
             on_wait=partial(_tell_place, exchange) if request.stream else None,
         )
-    try_spared(gateway, route, started)
+    try_noted(gateway, route, started)
     deployment = started.deployment
     exchange.stream_id = started.stream_id
     trace.admitted(started.stream_id)

@@ -21,7 +21,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_reading import LatencyReading, part_of, reading_of_resumed, refusals_counted, series_of
 from apps.streams.limits import QueueNews
 from apps.streams.services import CacheOutcome, CacheWord, StreamOptions, stream_attach, stream_leave, stream_start
-from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
+from apps.streams.services.routing import Route, stream_route, try_kept, try_noted
 from apps.streams.subscription import Subscription
 from apps.streams.traces import Trace, trace_kept
 from apps.streams.transport import client_timed_out, send_at_once, transport_of
@@ -189,7 +189,7 @@ class StreamPump:
                 ),
                 on_wait=self._tell_place,
             )
-        try_spared(self._gateway, route, started)
+        try_noted(self._gateway, route, started)
         reading = LatencyReading(self._gateway.latencies, key, part_of(started), arrived_at=self._arrived_at)
         self.stream_id, self._subscription = started.stream_id, started.subscription
         self._cache = started.cache

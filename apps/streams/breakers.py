@@ -36,6 +36,10 @@ class _Breaker:
     """Requests that were turned away."""
     probes: int = 0
     """Requests that may still try a half-open one."""
+    trying: set[str] = field(default_factory=set)
+    """Streams that do, since it is half open."""
+    tried_finished: int = 0
+    tried_failed: int = 0
 
 
 class Breakers:
@@ -71,6 +75,12 @@ class Breakers:
         if breaker.reading.state is BreakerState.HALF_OPEN:
             breaker.probes += 1
 
+    def trying(self, deployment: DeploymentConfig, stream_id: str) -> None:
+        """Note the stream of a request that `admits` has counted as tried: how it ends decides."""
+        breaker = self._of(deployment.name)
+        if breaker.reading.state is BreakerState.HALF_OPEN:
+            breaker.trying.add(stream_id)
+
     def is_closed(self, deployment: DeploymentConfig) -> bool:
         """Say whether requests are admitted without reserve; asks for nothing."""
         return deployment.breaker is None or self._of(deployment.name).reading.state is BreakerState.CLOSED
@@ -84,10 +94,14 @@ class Breakers:
         breaker = self._known.get(deployment)
         if breaker is None:
             return
+        is_try = ended.stream_id in breaker.trying
+        breaker.trying.discard(ended.stream_id)
         if ended.state in _GOOD:
             breaker.finished += 1
+            breaker.tried_finished += is_try
         elif ended.error is not None and ended.error.code in _FAULTS_OF_WORKERS:
             breaker.failed += 1
+            breaker.tried_failed += is_try
 
     async def look(self, deployments: Sequence[DeploymentConfig]) -> None:
         """Tell what was seen of these deployments, and learn how their breakers stand; forget the others.
@@ -116,13 +130,27 @@ class Breakers:
 
     def _seen(self, name: str) -> Seen:
         breaker = self._of(name)
-        return Seen(breaker.finished, breaker.failed, self._fleet.ready(name), breaker.is_asked, breaker.wanted)
+        return Seen(
+            breaker.finished,
+            breaker.failed,
+            self._fleet.ready(name),
+            breaker.is_asked,
+            breaker.wanted,
+            breaker.tried_finished,
+            breaker.tried_failed,
+            breaker.reading.since_ms,
+        )
 
     def _learn(self, name: str, told: Seen, reading: BreakerReading) -> None:
         breaker = self._of(name)
         before, breaker.reading = breaker.reading, reading
         breaker.finished -= told.finished
         breaker.failed -= told.failed
+        breaker.tried_finished -= told.tried_finished
+        breaker.tried_failed -= told.tried_failed
+        if reading.since_ms != before.since_ms:
+            breaker.trying.clear()
+            breaker.tried_finished = breaker.tried_failed = 0
         breaker.wanted = max(0, breaker.wanted - told.wanted)
         breaker.is_asked = False
         breaker.probes = breaker.probes + reading.probes if reading.state is BreakerState.HALF_OPEN else 0

@@ -58,6 +58,11 @@ class Seen(Struct, frozen=True):
     is_asked: bool = False
     wanted: int = 0
     """Requests that it would try the deployment with."""
+    tried_finished: int = 0
+    """Of the streams that ended, those that tried a half-open one: no others say how it does now."""
+    tried_failed: int = 0
+    tried_since_ms: int = 0
+    """`BreakerReading.since_ms` when they were let in."""
 
 
 class BreakerReading(Struct, frozen=True):
@@ -87,6 +92,7 @@ def breaker_call(deployment_id: str, seen: Seen, terms: BreakerTerms) -> Call:
         _ms(terms.absent_seconds),
         _ms(terms.open_seconds),
         terms.probes,
+        *(seen.tried_finished, seen.tried_failed, seen.tried_since_ms),
     ]
     return "breaker", [redis_keys.breaker_key(deployment_id)], args
 

@@ -12,7 +12,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_book import LatencyBook
 from apps.streams.latency_reading import LatencyReading, Part, series_of
 from apps.streams.services import StartedStream, StreamOptions, stream_start
-from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
+from apps.streams.services.routing import Route, stream_route, try_kept, try_noted
 from headrace_wire import codec, redis_keys
 from headrace_wire.adapters import AdapterConfig
 from headrace_wire.breakers import BreakerTerms
@@ -44,9 +44,9 @@ PATIENCE = PATIENCE_SECONDS
 QUESTION = [ChatTurn("user", "What leads the wheel?")]
 
 
-def ended(code: str = "", state: StreamState = StreamState.FAILED) -> Ended:
+def ended(code: str = "", state: StreamState = StreamState.FAILED, stream_id: str = "strm-1") -> Ended:
     error = StreamError(code, "The engine failed.") if code else None
-    return Ended("strm-1", 1, 1, state, FinishReason.STOP, None, Usage(), Timings(), error)
+    return Ended(stream_id, 1, 1, state, FinishReason.STOP, None, Usage(), Timings(), error)
 
 
 async def configure(gateway: Gateway, *deployments: DeploymentConfig, **sections: Any) -> Caller:
@@ -93,13 +93,19 @@ async def test_requests_go_to_the_fallback_while_it_is_open_and_then_try_it(gate
     assert diverted.stands_in_for.name == "main"
     await gateway.redis.hset(redis_keys.breaker_key("main"), "since", 1)
     async with asyncio.timeout(PATIENCE):
-        while route(gateway, caller).deployment.name != "main":
+        while not (tried := route(gateway, caller)).is_try:
             await gateway.breakers.look(gateway.config.with_breaker)
     await gateway.breakers.look(gateway.config.with_breaker)
     assert route(gateway, caller).deployment.name == "spare", "one tries it, and no other until that one has ended"
-    gateway.breakers.ended("main", ended(state=StreamState.FINISHED))
+    gateway.breakers.trying(tried.deployment, "strm-2")
+    for late in (ended(state=StreamState.FINISHED), ended("engine_error")):
+        gateway.breakers.ended("main", late)
+        await gateway.breakers.look(gateway.config.with_breaker)
+        assert route(gateway, caller).deployment.name == "spare", "that began before it opened, and says nothing"
+    gateway.breakers.ended("main", ended(state=StreamState.FINISHED, stream_id="strm-2"))
     await gateway.breakers.look(gateway.config.with_breaker)
-    assert route(gateway, caller).deployment.name == "main"
+    again = route(gateway, caller)
+    assert (again.deployment.name, again.is_try) == ("main", False)
 
 
 async def test_a_try_that_is_refused_is_given_back(gateway: Gateway) -> None:
@@ -154,11 +160,15 @@ async def test_a_try_that_no_worker_computes_is_given_back(gateway: Gateway) -> 
             await gateway.breakers.look(gateway.config.with_breaker)
     shared = await start("Is it shared?")
     assert shared.is_shared
-    try_spared(gateway, tried, shared)
+    try_noted(gateway, tried, shared)
     again = route(gateway, caller)
     assert again.is_try, "nothing was tried yet"
-    try_spared(gateway, again, await start("Is it computed?"))
+    computed = await start("Is it computed?")
+    try_noted(gateway, again, computed)
     assert route(gateway, caller).deployment.name == "spare", "this one tries it"
+    gateway.breakers.ended("main", ended(state=StreamState.FINISHED, stream_id=computed.stream_id))
+    await gateway.breakers.look(gateway.config.with_breaker)
+    assert not route(gateway, caller).is_try, "it closed"
 
 
 async def test_other_gateways_learn_of_it(gateway: Gateway, redis_url: str) -> None:

@@ -37,14 +37,18 @@ class Breaker:
         self._functions = Functions(redis)
 
     async def see(self, terms: BreakerTerms = TERMS, **seen: int) -> BreakerReading:
-        """Tell what a gateway saw; workers are ready unless `is_ready` is 0."""
+        """Tell what a gateway saw; workers are ready unless `is_ready` is 0, and tries are of this time half open."""
         fields = {"finished": 0, "failed": 0, "is_ready": 1, "is_asked": 0, "wanted": 0, **seen}
+        since: Reply = await self.redis.hget(KEY, "since")
         told = Seen(
             fields["finished"],
             fields["failed"],
             bool(fields["is_ready"]),
             bool(fields["is_asked"]),
             fields["wanted"],
+            fields.get("tried_finished", 0),
+            fields.get("tried_failed", 0),
+            fields.get("tried_since_ms", int(since or 0)),
         )
         (reply,) = await self._functions.call_many([breaker_call("m", told, terms)])
         return breaker_parse(reply)
@@ -119,8 +123,8 @@ async def test_it_is_tried_after_its_time_and_closes_when_that_succeeds(breaker:
     reading = await breaker.see(wanted=9)
     assert (reading.state, reading.probes) == (HALF_OPEN, 2)
     assert (await breaker.see(wanted=9)).probes == 0, "no more until these have ended"
-    assert (await breaker.see(finished=1, wanted=9)).state is HALF_OPEN
-    closed = await breaker.see(finished=1)
+    assert (await breaker.see(tried_finished=1, wanted=9)).state is HALF_OPEN
+    closed = await breaker.see(tried_finished=1)
     assert (closed.state, closed.reason) == (CLOSED, None)
     assert (await breaker.see(failed=3)).state is CLOSED, "it begins to count anew"
 
@@ -135,15 +139,27 @@ async def test_a_failure_while_it_is_tried_opens_it_for_twice_as_long(breaker: B
     pauses = []
     await breaker.half_open()
     for _ in range(5):
-        reading = await breaker.see(failed=1)
+        reading = await breaker.see(failed=1, tried_failed=1)
         assert (reading.state, reading.reason) == (OPEN, OpenReason.ERRORS)
         pauses.append(round(reading.retry_after_seconds))
         await breaker.age("since", 241)
         assert (await breaker.see()).state is HALF_OPEN
     assert pauses == [60, 120, 240, 240, 240]
     assert await breaker.opened() == 6
-    assert (await breaker.see(finished=2)).state is CLOSED
+    assert (await breaker.see(tried_finished=2)).state is CLOSED
     assert round((await breaker.see(failed=4)).retry_after_seconds) == 30, "that is forgotten with its recovery"
+
+
+async def test_late_ends_of_what_began_before_it_opened_decide_nothing(breaker: Breaker) -> None:
+    before = await breaker.half_open(wanted=2)
+    assert (await breaker.see(finished=9)).state is HALF_OPEN
+    assert (await breaker.see(failed=9)).state is HALF_OPEN
+    await breaker.see(tried_failed=1)
+    await breaker.age("since", 61)
+    assert (await breaker.see()).state is HALF_OPEN
+    late = await breaker.see(tried_finished=2, tried_since_ms=before.since_ms)
+    assert late.state is HALF_OPEN, "they tried it the time before"
+    assert (await breaker.see(tried_finished=2)).state is CLOSED
 
 
 async def test_who_tried_it_and_is_not_heard_of_is_replaced(breaker: Breaker) -> None:

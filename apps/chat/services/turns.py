@@ -22,7 +22,7 @@ from apps.streams.gateway import Gateway
 from apps.streams.latency_book import Began
 from apps.streams.latency_reading import Part, part_of, refusals_counted, series_of
 from apps.streams.services import CacheControls, StartedStream, StreamOptions, stream_start
-from apps.streams.services.routing import Route, stream_route, try_kept, try_spared
+from apps.streams.services.routing import Route, stream_route, try_kept, try_noted
 from apps.streams.traces import Trace, trace_begun
 from apps.tenants.models import Membership
 from headrace_wire.errors import ContextLengthError, DependencyUnavailableError, HeadraceError, InvalidRequestError
@@ -210,7 +210,7 @@ async def _answer_begin(
     except HeadraceError as error:
         logger.info("chat_answer_refused", stream_id=answer.stream_id, code=error.code)
         return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
-    try_spared(request.gateway, route, started)
+    try_noted(request.gateway, route, started)
     trace.admitted(started.stream_id)
     is_kept = part_of(started) is Part.KEPT
     request.gateway.latencies.begin(started.stream_id, Began(key, arrived_at, time.perf_counter(), trace, is_kept))

@@ -82,7 +82,11 @@ def try_kept(gateway: Gateway, route: Route) -> Iterator[None]:
         raise
 
 
-def try_spared(gateway: Gateway, route: Route, started: StartedStream) -> None:
-    """Tell of the stream: one that no worker computes for its caller, but was kept or is shared, has tried nothing."""
-    if route.is_try and part_of(started) is not Part.OWN:
+def try_noted(gateway: Gateway, route: Route, started: StartedStream) -> None:
+    """Tell of the stream: one that no worker computes for its caller, but was kept or is shared, tries nothing."""
+    if not route.is_try:
+        return
+    if part_of(started) is Part.OWN:
+        gateway.breakers.trying(route.deployment, started.stream_id)
+    else:
         gateway.breakers.give_back(route.deployment)

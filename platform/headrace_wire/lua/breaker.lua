@@ -4,7 +4,8 @@
 -- ARGV  1 streams that have finished · 2 streams that workers have failed · 3 1 if a worker takes requests, else 0 · 4 1 if
 --       somebody asked for the deployment, else 0 · 5 requests that this gateway would try it with · 6 share of failures that
 --       opens it · 7 ends that this takes at least · 8 within so long (ms) · 9 time without a worker that opens it (ms), 0 for
---       never · 10 how long it is open (ms) · 11 requests that it is tried with
+--       never · 10 how long it is open (ms) · 11 requests that it is tried with · 12, 13 of the streams of 1 and 2, those that
+--       tried it half open · 14 since when it had been half open then (Unix ms)
 -- Returns {state, since when (Unix ms), reason, requests that this gateway may try it with, when it may be closed again (ms)}.
 --
 -- breaker_move: open it by hand, or close it. What was opened by hand stays until it is closed by hand.
@@ -88,7 +89,7 @@ do
 
   define('breaker', function(keys, args)
     local n = {}
-    for i = 1, 11 do n[i] = tonumber(args[i]) end
+    for i = 1, 13 do n[i] = tonumber(args[i]) end
     local finished, failed, is_ready, is_asked, wanted = n[1], n[2], n[3] == 1, n[4] == 1, n[5]
     local share, fewest, window, absence, pause, probes = n[6], n[7], n[8], n[9], n[10], n[11]
     local now, was, b = now_ms(), load(keys[1])
@@ -114,8 +115,11 @@ do
     elseif state == 'open' then
       if is_ready and now - tonumber(b.since) >= open_ms(b, pause) then enter(b, 'half_open', b.reason, now) end
     else
-      count(b, 'finished', finished)
-      count(b, 'failed', failed)
+      -- What began before it opened, or tried it an earlier time, says nothing of how it does now.
+      if b.since == args[14] then
+        count(b, 'finished', n[12])
+        count(b, 'failed', n[13])
+      end
       if b.failed then
         count(b, 'again', 1)
         enter(b, 'open', 'errors', now)
