@@ -30,6 +30,7 @@ from apps.streams.rendering import Renderers
 from apps.streams.response_recorder import ResponseRecorder
 from apps.streams.subscription import Subscription
 from apps.streams.traces import traces_begin
+from apps.streams.unread_ends import UnreadEnds
 from apps.streams.waiting_room import Waiting, WaitingRoom
 from headrace_guard.policy_store import PolicyStore
 from headrace_wire import redis_keys
@@ -104,8 +105,9 @@ class Gateway:
         self.draft_budget = DraftBudget(self.redis, self.functions)
         self.credit = CreditBook(self.queue)
         self.breakers = Breakers(self.functions, self.fleet)
-        self.latencies = LatencyBook(self.functions, ended=self.breakers.ended)
         self.delivery = Delivery(redis_url, self.token_log, self.limit, on_connect=self.credit.grant_again)
+        self.unread_ends = UnreadEnds(self.token_log, is_read=self.delivery.is_read, ended=self.breakers.ended)
+        self.latencies = LatencyBook(self.functions, ended=self.unread_ends.ended)
         self.detachment = Detachment(self.token_log, self.credit, abort=self._abort)
         self._adoption = Adoption(
             LeftBehind(self.redis, self.functions),
@@ -309,6 +311,7 @@ class Gateway:
         await self._adoption.look()
 
     async def _look_at_breakers(self) -> None:
+        await self.unread_ends.look()
         await self.breakers.look(self.config.with_breaker)
 
     async def _report(self) -> None:

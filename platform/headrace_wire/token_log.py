@@ -147,6 +147,21 @@ class TokenLog:
         rows: Reply = await self._redis.xrevrange(key, count=1)
         return codec.decode_log_entry(rows[0][1][b"d"]) if rows else None
 
+    async def tails(self, stream_ids: Sequence[str]) -> list[AnyLogEntry | None]:
+        """Return the last entries, in one round trip; None where there is no log, or its entry cannot be read."""
+        if not stream_ids:
+            return []
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream_id in stream_ids:
+            pipeline.xrevrange(redis_keys.log_key(stream_id, shard_of(stream_id, self._shards)), count=1)
+        found: list[AnyLogEntry | None] = []
+        for rows in await pipeline.execute():
+            try:
+                found.append(codec.decode_log_entry(rows[0][1][b"d"]) if rows else None)
+            except codec.DecodeError:
+                found.append(None)
+        return found
+
     async def token_ids(self, stream_id: str) -> list[int]:
         """Return all token ids generated so far (worker only: they run ahead of what a guard has released)."""
         return (await self.token_ids_of([stream_id]))[stream_id]

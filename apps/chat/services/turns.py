@@ -212,8 +212,11 @@ async def _answer_begin(
         return BegunAnswer(await sync_to_async(answer_fail)(answer=answer, error=error), error)
     try_noted(request.gateway, route, started)
     trace.admitted(started.stream_id)
-    is_kept = part_of(started) is Part.KEPT
-    request.gateway.latencies.begin(started.stream_id, Began(key, arrived_at, time.perf_counter(), trace, is_kept))
+    part = part_of(started)
+    began = Began(key, arrived_at, time.perf_counter(), trace, is_kept=part is Part.KEPT)
+    request.gateway.latencies.begin(started.stream_id, began)
+    if part is Part.OWN:
+        request.gateway.unread_ends.expect(started.stream_id, route.deployment)
     queue_deadline_watch(gateway=request.gateway, started=started, tenant=request.caller.tenant)
     if left_out or route.stands_in_for is not None:
         # The conversation stays with the model that was chosen; this answer is a fallback's.
