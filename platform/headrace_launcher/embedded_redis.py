@@ -20,6 +20,9 @@ from headrace_launcher.errors import LaunchError
 MINIMUM_VERSION = (7, 0)
 PROGRAM_NAMES = ("valkey-server", "redis-server")
 
+VERSION_SECONDS = 10.0
+"""For a program to tell its version."""
+
 _LOOK_AGAIN_SECONDS = 0.02
 _SOCKET_NAME = "redis.sock"
 _SOCKET_PATH_LIMIT = 100
@@ -93,20 +96,25 @@ class EmbeddedRedis:
 
 
 def find_redis_server(*, names: Sequence[str] = PROGRAM_NAMES) -> RedisServer:
-    """Returns the first usable server program.
+    """Returns the first usable server program; one that does not tell its version in time is passed over.
 
     Raises:
         LaunchError: There is none for this machine.
     """
-    for name in names:
-        found = shutil.which(name)
-        if found is not None and (version := _version(Path(found))) >= MINIMUM_VERSION:
-            return RedisServer(Path(found), version)
-    wheel = _program_in_wheel()
-    if wheel is not None and (version := _version(wheel)) >= MINIMUM_VERSION:
-        return RedisServer(wheel, version)
+    candidates = [Path(found) for name in names if (found := shutil.which(name)) is not None]
+    silent: list[str] = []
+    for program in (*candidates, _program_in_wheel()):
+        if program is None:
+            continue
+        try:
+            version = _version(program)
+        except subprocess.TimeoutExpired:
+            silent.append(f"`{program} --version` gave no answer within {VERSION_SECONDS:g} s; see what it hangs on. ")
+        else:
+            if version >= MINIMUM_VERSION:
+                return RedisServer(program, version)
     wanted = ".".join(map(str, MINIMUM_VERSION))
-    msg = f"No Redis found: set REDIS_URL, or install valkey-server or redis-server {wanted} or newer."
+    msg = f"{''.join(silent)}No Redis found: set REDIS_URL, or install valkey-server or redis-server {wanted} or newer."
     raise LaunchError(msg)
 
 
@@ -122,7 +130,9 @@ def _program_in_wheel() -> Path | None:
 
 def _version(program: Path) -> tuple[int, int]:
     try:
-        answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        answer = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
+        ).stdout
     except OSError:
         return (0, 0)
     match = re.search(r"v=(\d+)\.(\d+)", answer)

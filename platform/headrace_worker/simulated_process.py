@@ -106,7 +106,11 @@ class SimulatedProcess:
 
     @classmethod
     async def start(cls, config: CoreConfig, *, deliver: Deliver, died: Callable[[], None]) -> Self:
-        """Start the child and hand it its configuration."""
+        """Start the child and hand it its configuration; where that fails, or is given up, no child is left.
+
+        Raises:
+            EngineDeadError: it does not answer within `START_SECONDS`, or has ended.
+        """
         self = cls(deliver, died)
         ours, theirs = socket.socketpair()
         with theirs:
@@ -120,10 +124,14 @@ class SimulatedProcess:
                 env=child_environment(),
                 start_new_session=True,
             )
-        loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_unix_connection(lambda: _Frames(self._take, self._closed), sock=ours)
-        self._transport.write(_frame(config))
-        await self._call(_Query, START_SECONDS)
+        try:
+            loop = asyncio.get_running_loop()
+            self._transport, _ = await loop.create_unix_connection(lambda: _Frames(self._take, self._closed), sock=ours)
+            self._transport.write(_frame(config))
+            await self._call(_Query, START_SECONDS)
+        except BaseException:
+            await self.shutdown()
+            raise
         return self
 
     async def submit(self, request: EngineRequest) -> None:

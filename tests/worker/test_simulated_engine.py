@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from headrace_wire.messages import ChatTurn, FinishReason, SamplingParams
+from headrace_worker import simulated_process as process_module
 from headrace_worker.engine import (
     EngineDeadError,
     EngineInfo,
@@ -20,7 +21,7 @@ from headrace_worker.engine import (
 )
 from headrace_worker.simulated_engine import SimulatedEngine
 from tests.support.snapshots import simulated
-from tests.worker.engines import simulated_process
+from tests.worker.engines import simulated_process, simulated_processes
 
 LIMIT_SECONDS = 60
 
@@ -144,6 +145,13 @@ async def test_shutdown_ends_the_child() -> None:
     async with started(engine_args={"process": True}):
         child = simulated_process()
     assert not child.is_running()
+
+
+async def test_a_child_that_does_not_answer_at_its_start_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "START_SECONDS", 0.0)
+    with pytest.raises(EngineDeadError):
+        await SimulatedEngine(simulated("sim", engine_args={"process": True})).start(lambda _: None)
+    assert simulated_processes() == []
 
 
 async def test_a_models_own_tokenizer_is_used(tiny_model: Path) -> None:
