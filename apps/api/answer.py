@@ -56,7 +56,7 @@ class Answer:
         return delta.seq - delta.tokens if self._untold_after is None else self._untold_after
 
     def take_live(self, tokens: int, now: float) -> None:
-        """Account for one entry whose text was sent at `now`, by `time.monotonic()`."""
+        """Account for one entry whose text was sent at `now`, by `time.monotonic()` (see `latency_reading`)."""
         self._tokens = told = self._tokens + tokens
         self._untold_after = None
         self._reading.text(told - self._tokens_told, now)
@@ -88,10 +88,9 @@ class Answer:
     def sent_text(self) -> None:
         """Note that text was handed to the transport; the first call measures TTFT."""
         tokens, self._tokens_told = self._tokens - self._tokens_told, self._tokens
-        now = time.perf_counter()
-        at = now if self._written_at is None else self._written_at
+        at = time.perf_counter() if self._written_at is None else self._written_at
         if self.ttft_seconds is not None:
-            self._reading.text(tokens, time.monotonic() - (now - at))
+            self._reading.text(tokens, at)
         else:
             self._reading.first_text(tokens, at)
             self.ttft_seconds = at - self.started_at
