@@ -68,6 +68,11 @@ def prompt(number: int, length: int = 300) -> list[int]:
     return random.Random(number).choices(range(100, 300), k=length)
 
 
+def last(bench: EngineBench, request: str) -> int:
+    """Return when the last output of a request came, by the order of all outputs."""
+    return len(bench.order) - 1 - bench.order[::-1].index(request)
+
+
 async def forget_prefixes(bench: EngineBench) -> None:
     """Have other prompts take all of the KV cache."""
     for number in range(KV_TOKENS // 480 + 1):
@@ -98,6 +103,36 @@ async def test_held_requests_of_more_adapters_than_run_at_once_go_on_one_after_t
     await bench.held(*requests)
     bench.engine.credit(dict.fromkeys(requests, 1000))
     assert await bench.finished(*requests) == wholes
+    await check_nothing_left(bench)
+
+
+async def test_later_requests_of_a_running_adapter_do_not_keep_another_one_out_of_the_batch(adapted: Adapted) -> None:
+    """By itself vLLM runs what fits beside what runs, for as long as such requests come."""
+    bench, tides, ebb = adapted.bench, adapted.tides, adapted.ebb
+    wholes = {one: await bench.answer(prompt(4, 12), adapter=one, max_tokens=20) for one in (tides, ebb, None)}
+    running = await bench.submit(prompt(5, 12), adapter=tides, max_tokens=80)
+    await bench.until(lambda: bool(bench.outputs[running]))
+    waiting = [await bench.submit(prompt(4, 12), adapter=one, max_tokens=20) for one in (ebb, tides, None, ebb)]
+    first, later, _, second = waiting
+    assert await bench.finished(*waiting) == [wholes[ebb], wholes[tides], wholes[None], wholes[ebb]]
+    began = [bench.order.index(request) for request in (first, later, second)]
+    assert began == sorted(began), "one that came later went first"
+    assert began[1] > last(bench, running), "its adapter's turn was over"
+    await check_nothing_left(bench)
+
+
+async def test_one_that_comes_back_with_its_kv_cache_is_not_overtaken_by_later_ones(adapted: Adapted) -> None:
+    bench, tides, ebb = adapted.bench, adapted.tides, adapted.ebb
+    wholes = {one: await bench.answer(prompt(6, 12), adapter=one, max_tokens=20) for one in (tides, ebb)}
+    held = await bench.submit(prompt(6, 12), adapter=ebb, credit=5, max_tokens=20)
+    await bench.held(held)
+    running = await bench.submit(prompt(5, 12), adapter=tides, max_tokens=80)
+    await bench.until(lambda: bool(bench.outputs[running]))
+    bench.engine.credit({held: 1000})
+    await bench.held()
+    later = await bench.submit(prompt(6, 12), adapter=tides, max_tokens=20)
+    assert await bench.finished(held, later) == [wholes[ebb], wholes[tides]]
+    assert bench.order.index(later) > last(bench, held), "it waits until there is room for its adapter again"
     await check_nothing_left(bench)
 
 

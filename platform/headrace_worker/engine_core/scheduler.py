@@ -56,6 +56,8 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
         """Held on the guess that all draft tokens in flight are accepted."""
         self._internal_ids: dict[str, str] = {}
         """vLLM appends a random part to the id that a request was submitted with."""
+        self._overtaken: Request | None = None
+        """The first of those for whose adapter this step's batch has no room: no later one of any adapter starts."""
         self._num_preemptions = 0
         """Of running requests; held ones that are spilled do not count."""
         self._allocate_slots: Callable[..., Any] = self.kv_cache_manager.allocate_slots
@@ -114,6 +116,7 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
 
     def schedule(self, throttle_prefills: bool = False) -> Any:  # noqa: ANN401  vLLM's signature
         """Hold what is out of credit, give free slots to what has credit again, then schedule as ever."""
+        self._overtaken = None
         if self._credit:
             self._hold_exhausted()
         for _ in range(len(self._ready)):
@@ -121,7 +124,7 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
                 break
             request = self._ready.popleft()
             # The model runner needs its last token to go on, and a place for its adapter.
-            if request.num_in_flight_tokens or not self._fits_adapters(request):
+            if not self._fits_adapters(request) or request.num_in_flight_tokens:
                 self._ready.append(request)
             else:
                 self.running.append(request)
@@ -168,7 +171,7 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
         super()._preempt_request(request, *args, **kwargs)
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        """Advance the grammar of a continued answer over the tokens that it has already."""
+        """Advance the grammar of a continued answer over the tokens that it has already, and see to adapters' turns."""
         was_compiling = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         is_ready: bool = super()._handle_blocked_waiting_request(request)
         generated = _extra(request, GENERATED)
@@ -177,7 +180,7 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
             if not request.structured_output_request.grammar.accept_tokens(request.request_id, earlier):
                 self.grammar_compile_error_reqs.add(request.request_id)
                 return False
-        return is_ready
+        return is_ready and not self._is_behind(request) and self._fits_adapters(request)
 
     # ---- holding
 
@@ -201,11 +204,21 @@ class _OnCredit(_Base):  # type: ignore[misc]  # vLLM ships no types
             self.running = running
 
     def _fits_adapters(self, request: Request) -> bool:
-        """Say whether the batch can have a request's adapter, too: vLLM looks at those that wait, not at ours."""
+        """Say whether the batch can have a request's adapter, too; note who it was that it cannot have."""
         if self.lora_config is None or request.lora_request is None:
             return True
         running = {one.lora_request.lora_int_id for one in self.running if one.lora_request is not None}
-        return request.lora_request.lora_int_id in running or len(running) < int(self.lora_config.max_loras)
+        fits = request.lora_request.lora_int_id in running or len(running) < int(self.lora_config.max_loras)
+        if not fits and (self._overtaken is None or request < self._overtaken):
+            self._overtaken = request
+        return fits
+
+    def _is_behind(self, request: Request) -> bool:
+        """Say whether a request that has not started is to let one go first that waits for its adapter's turn.
+
+        Else the batch never runs out of the adapters that it has, as long as there are requests of these.
+        """
+        return request.lora_request is not None and self._overtaken is not None and self._overtaken < request
 
     def _trim_drafts(self, request: Request) -> None:
         credit = self._credit.get(request.request_id)
