@@ -198,7 +198,8 @@ def slow_clients(now: Observation, before: Observation, moved: Moved) -> Finding
 def network_timeouts(now: Observation, before: Observation, moved: Moved) -> Finding | None:
     """Streams end at deadlines though nothing waits for a place."""
     timeouts, share, share_before = now.summary.tally(Tally.TIMEOUTS), *_timeout_shares(now, before)
-    waits = _explains(moved, Measure.QUEUE) is not None or now.fleet.waiting > before.fleet.waiting + 1
+    has_queue = _explains(moved, Measure.QUEUE) is not None and now.fleet.waiting >= WAITS
+    waits = has_queue or now.fleet.waiting > before.fleet.waiting + 1
     if timeouts < 3 or share < 1.5 * share_before + 0.01 or waits or now.fleet.workers < 0.5 <= before.fleet.workers:
         return None
     evidence = (f"Streams that ended at a deadline {share_before:.1%} → {share:.1%} ({timeouts}).",)

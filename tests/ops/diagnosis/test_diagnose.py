@@ -187,6 +187,14 @@ def test_places_that_nobody_waits_for_or_that_are_free_are_no_lack(fleet: dict[s
     assert diagnose(observe(plus={Measure.QUEUE: 0.6}, fleet=replace(FLEET, **fleet)), observe(seed=2)) == []
 
 
+def test_timeouts_are_of_the_network_also_where_a_busy_machine_queues_for_a_moment() -> None:
+    """The queue may be most of what the first token came later by, and nobody waits in it for a place."""
+    plus, tallies = {Measure.QUEUE: 0.02}, {Tally.TIMEOUTS: 0.1}
+    assert causes(diagnose(observe(plus=plus, tallies=tallies), observe(seed=2))) == [Cause.NETWORK_TIMEOUTS]
+    busy = replace(FLEET, waiting=0.9)
+    assert diagnose(observe(plus=plus, tallies=tallies, fleet=busy), observe(seed=2)) == []
+
+
 def test_a_gateway_that_is_late_at_both_ends_is_named_for_both() -> None:
     """Where it stands still, requests wait to be read and first tokens to be sent; the queue adds less than these."""
     plus = {Measure.ADMISSION: 0.4, Measure.FLUSH: 0.4, Measure.QUEUE: 0.6}
