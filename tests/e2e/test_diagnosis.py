@@ -16,19 +16,13 @@ from tests.support.book_agreement import table_of as pairs_table
 from tests.support.cause_acts import deployments_create, gpu_prepare, guarded_key
 from tests.support.diagnosis_report import FOLDER, row_keep, row_of, rows_kept, table_of
 from tests.support.diagnosis_run import DiagnosisRun
-from tests.support.injected_causes import (
-    DEPLOYMENTS,
-    LEASE_SECONDS,
-    STALL_SECONDS,
-    Injection,
-    injections,
-)
+from tests.support.injected_causes import DEPLOYMENTS, LEASE_SECONDS, STALL_SECONDS, Injection, injections
 from tests.support.live_stack import LiveStack, running_stack
 
 CAUSE_SECONDS = 270.0
 """For one, on whatever machine: two quiet cores take less than half of it."""
 SHORT_SECONDS = 400.0
-SHORT = (Cause.CAPACITY, Cause.PREFIX_MISSES, Cause.SLOW_CLIENTS)
+SHORT = (Cause.CAPACITY, Cause.PREFIX_MISSES, Cause.GUARD)
 
 Tell = Callable[[str], None]
 
@@ -73,11 +67,19 @@ def _report(tell: Tell) -> Iterator[None]:
     tell(f"\n{table}")
 
 
-@pytest.mark.faults
+@pytest.fixture
+def three(live_stack: LiveStack) -> list[Injection]:
+    """Causes that need no installation of their own, and the deployments for them."""
+    chosen = [one for one in injections(guarded_key(live_stack)) if one.cause in SHORT]
+    deployments_create(live_stack, {one.deployment: DEPLOYMENTS[one.deployment] for one in chosen})
+    return chosen
+
+
+@pytest.mark.alone
 async def test_three_causes_at_once_are_told_apart_and_are_gone_when_they_are_gone(
-    stack: LiveStack, causes: dict[Cause, Injection], tell: Tell
+    live_stack: LiveStack, three: list[Injection], tell: Tell
 ) -> None:
-    run = DiagnosisRun(stack, [causes[cause] for cause in SHORT], tell)
+    run = DiagnosisRun(live_stack, three, tell)
     async with asyncio.timeout(SHORT_SECONDS):
         await run.run(compare=False)
     problems = [problem for case in run.cases for problem in case.problems()]
