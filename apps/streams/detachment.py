@@ -95,6 +95,13 @@ class Detachment:
         """Say whether the grace of a stream runs, or its policy acts."""
         return stream_id in self._waiting
 
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait for so long; return at once, and True, where the gateway ends."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        return self._hurry.is_set()
+
     async def finish(self) -> None:
         """Let every waiting policy act now (the gateway ends); returns when all have."""
         self._hurry.set()
@@ -106,9 +113,7 @@ class Detachment:
 
     async def _act(self, departure: Departure, gateway: str) -> None:
         if departure.grace_seconds:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(departure.grace_seconds):
-                    await self._hurry.wait()
+            await self.ends_within(departure.grace_seconds)
         while True:
             try:
                 if await self._log.detach(departure.stream_id, gateway) == 0:

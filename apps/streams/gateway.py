@@ -53,9 +53,6 @@ log = structlog.get_logger(__name__)
 TICK_SECONDS = 1.0
 """Between two renewals, and two looks at the leases of others; a quarter of a shorter lease."""
 
-BEGIN_READING_SECONDS = 1.0
-"""Within which a caller who was given another one's stream reads it: until then nobody may, and it is not left."""
-
 MOST_READERS_TOLD = 256
 """Streams whose readers are counted in each renewal: operators look at some, and Redis keeps all. Of more, the rest
 count as read by one."""
@@ -227,11 +224,15 @@ class Gateway:
 
     async def _abort(self, departure: Departure) -> None:
         """Stop a stream that was left for good; its end is in the log for whoever comes later."""
-        if await self.flights.is_shared(departure.stream_id):
-            await asyncio.sleep(BEGIN_READING_SECONDS)
-            if await self.token_log.is_read(departure.stream_id):
+        stream_id = departure.stream_id
+        while seconds := await self.flights.abandon(stream_id):
+            # Whoever comes decides when it leaves in its turn. If nobody does, its gateway has died, say.
+            if await self.detachment.ends_within(seconds) or await self.token_log.is_read(stream_id):
                 return
-        await self._cancel(departure.stream_id, departure.tenant_id, reason="client_disconnected")
+        if await self.token_log.is_read(stream_id):
+            await self.flights.take_up(stream_id)
+            return
+        await self._cancel(stream_id, departure.tenant_id, reason="client_disconnected")
 
     async def _cancel(self, stream_id: str, tenant_id: str, *, reason: str) -> None:
         outcome, epoch = await self.queue.cancel(

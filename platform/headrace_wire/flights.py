@@ -8,6 +8,9 @@ from headrace_wire.admission import AdmissionTerms
 from headrace_wire.functions import Functions, Reply
 from headrace_wire.token_log import STREAM_MAX_SECONDS
 
+COMING_SECONDS = 15.0
+"""Within which a caller who was given another one's stream has it read: until then the stream is not left."""
+
 
 class KeepOrder(Struct, frozen=True, array_like=True):
     """On the record of a running stream: its answer is to be kept if it ends by itself."""
@@ -63,10 +66,21 @@ class Flights:
         self._redis = redis
         self._functions = functions
 
-    async def is_shared(self, stream_id: str) -> bool:
-        """Say whether other callers than the first have the stream, or are about to read it."""
-        riders: Reply = await self._redis.exists(redis_keys.riders_key(stream_id))
-        return bool(riders)
+    async def reads(self, stream_id: str, *, host: str) -> None:
+        """Note that a caller who was given `host` is having it read: from now on its leaving counts."""
+        await self._redis.hdel(redis_keys.coming_key(host), stream_id)
+
+    async def abandon(self, stream_id: str) -> float:
+        """Ask, of a stream that nobody reads, for how many seconds a caller who was given it may still come to read.
+
+        0: nobody may, and no other caller is given it, until `take_up`.
+        """
+        key = redis_keys.stream_key(stream_id)
+        return int(await self._functions.call("abandon", [key], [int(COMING_SECONDS * 1000)])) / 1000
+
+    async def take_up(self, stream_id: str) -> None:
+        """Let callers be given a stream again: it is read after all."""
+        await self._redis.hdel(redis_keys.stream_key(stream_id), "abandoned")
 
     async def move(self, stream_id: str, *, to: str) -> None:
         """Have a caller whose shared stream failed find another one under the id that it knows."""

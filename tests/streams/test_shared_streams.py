@@ -7,16 +7,16 @@ from functools import partial
 import msgspec
 import pytest
 
-from apps.streams import gateway as gateway_module
 from apps.streams.gateway import Gateway
 from apps.streams.services import (
     CacheControls,
     CacheWord,
+    StartedStream,
     stream_attach,
     stream_cancel,
     stream_leave,
 )
-from headrace_wire import redis_keys
+from headrace_wire import flights, redis_keys
 from headrace_wire.api_key import ApiKeyToken
 from headrace_wire.errors import InvalidApiKeyError, StreamCancelledError, StreamNotFoundError
 from headrace_wire.messages import (
@@ -162,20 +162,56 @@ async def test_a_key_that_is_revoked_ends_nobody_elses_reading(desk: Desk) -> No
     assert await desk.cancel_of(claimed.stream_id) is None
 
 
+async def comes_late(desk: Desk, rider: StartedStream, host: str, elsewhere: Gateway) -> None:
+    """Have a caller be where it was when it had been given the stream, and did not read it yet."""
+    rider.subscription.close()
+    await desk.gateway.token_log.detach(host, elsewhere.incarnation)
+    redis, now = desk.gateway.redis, await desk.gateway.redis.time()
+    await redis.hset(redis_keys.coming_key(host), rider.stream_id, int(now[0]) * 1000)
+
+
 async def test_a_caller_who_is_given_a_stream_as_the_first_one_leaves_it_keeps_it(
     desk: Desk, elsewhere: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_module, "BEGIN_READING_SECONDS", 3.0)
+    monkeypatch.setattr(flights, "COMING_SECONDS", PATIENCE)
     host, rider = await desk.ask(), await desk.ask(gateway=elsewhere)
     (claimed,) = await desk.claim()
-    rider.subscription.close()  # it is admitted, and does not read yet
-    await desk.gateway.token_log.detach(claimed.stream_id, elsewhere.incarnation)
+    assert not await desk.gateway.redis.exists(redis_keys.coming_key(claimed.stream_id)), "it reads"
+    await comes_late(desk, rider, claimed.stream_id, elsewhere)
     desk.leave(host)
+
+    async def is_unread() -> bool:
+        return not await desk.gateway.token_log.is_read(claimed.stream_id)
+
+    await until(is_unread)
     back, _ = await stream_attach(gateway=elsewhere, caller=caller(elsewhere), stream_id=rider.stream_id, after=0)
+    await elsewhere.flights.reads(rider.stream_id, host=claimed.stream_id)
     await desk.gateway.detachment.finish()
     assert await desk.cancel_of(claimed.stream_id) is None
     await desk.answer(claimed)
     assert await desk.read(msgspec.structs.replace(rider, subscription=back), gateway=elsewhere) == TEXT
+
+
+async def test_one_who_was_given_it_and_never_comes_keeps_it_for_a_while_only(
+    desk: Desk, elsewhere: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flights, "COMING_SECONDS", 2.0)
+    host, rider = await desk.ask(), await desk.ask(gateway=elsewhere)
+    (claimed,) = await desk.claim()
+    await comes_late(desk, rider, claimed.stream_id, elsewhere)
+    desk.leave(host)
+    await desk.cancelled(claimed.stream_id)
+
+
+async def test_nobody_is_given_a_stream_that_is_being_stopped(desk: Desk) -> None:
+    host = await desk.ask()
+    (claimed,) = await desk.claim()
+    assert await desk.gateway.flights.abandon(claimed.stream_id) == 0
+    other = await desk.ask()
+    assert not other.is_shared
+    await desk.gateway.flights.take_up(claimed.stream_id)
+    for started in (host, other):
+        desk.leave(started)
 
 
 async def test_a_repeated_admission_of_a_caller_is_given_the_same_stream(desk: Desk) -> None:

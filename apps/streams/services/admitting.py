@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
@@ -226,7 +227,17 @@ async def _replay(
 async def _shared(gateway: Gateway, sought: Sought, admission: Admission) -> StartedStream:
     """Return the stream that runs for another caller of the same request, from its beginning."""
     stream_id, deployment, guarded = sought.request.stream_id, sought.deployment, sought.guarded
-    subscription, _ = await stream_attach(gateway=gateway, caller=sought.caller, stream_id=stream_id, after=0)
+    subscription: Subscription | None = None
+    try:
+        try:
+            subscription, _ = await stream_attach(gateway=gateway, caller=sought.caller, stream_id=stream_id, after=0)
+        finally:
+            with suppress(RedisError):  # that it comes is forgotten by itself, a little later
+                await gateway.flights.reads(stream_id, host=admission.duplicate_of)
+    except BaseException:
+        if subscription is not None:
+            stream_leave(gateway=gateway, tenant=sought.caller.tenant, subscription=subscription, can_return=False)
+        raise
     if not sought.is_second:
         subscription.renew = partial(_second_chance, gateway, sought)
     return StartedStream(

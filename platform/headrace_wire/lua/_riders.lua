@@ -10,6 +10,11 @@ local function riders_of(record_key)
   return (string.gsub(record_key, ':stream:', ':riders:', 1))
 end
 
+-- HASH rider's stream id -> when it was given the stream (Unix ms), until its gateway reads it for it.
+local function coming_of(record_key)
+  return (string.gsub(record_key, ':stream:', ':coming:', 1))
+end
+
 -- Book one rider and end its record. `used`: {prompt, completion} of the answer; `owner`: who wrote it, nil for not known.
 local function rider_book(record_key, usage_key, soft_limits_key, id, packed, state, finish, used, keep_ms, now, owner)
   local r = cmsgpack.unpack(packed)
@@ -39,8 +44,9 @@ end
 -- Give a caller a running stream; nil where it must have one of its own. `terms`: what it is held to and charged.
 local function ride(stream_prefix, bucket_prefix, budget_prefix, usage_key, soft_limits_key, host, caller, now)
   local host_key = stream_prefix .. host
-  local f = redis.call('HMGET', host_key, 'state', 'cancel', 'tenant', 'left', 'ended_ms', 'used', 'finish', 'log_ttl_ms')
-  if not f[1] or f[2] or f[3] ~= caller.tenant then return nil end
+  local f = redis.call('HMGET', host_key, 'state', 'cancel', 'tenant', 'left', 'ended_ms', 'used', 'finish', 'log_ttl_ms',
+    'abandoned')
+  if not f[1] or f[2] or f[9] or f[3] ~= caller.tenant then return nil end
   local over = TERMINAL[f[1]]
   if over and (f[1] ~= 'finished' or not f[6] or now - tonumber(f[5]) > RIDE_AFTER_END) then return nil end
   local key = riders_of(host_key)
@@ -58,6 +64,8 @@ local function ride(stream_prefix, bucket_prefix, budget_prefix, usage_key, soft
   else
     redis.call('HSET', key, caller.id, packed)
     redis.call('PEXPIRE', key, caller.ttl_ms)
+    redis.call('HSET', coming_of(host_key), caller.id, int(now))
+    redis.call('PEXPIRE', coming_of(host_key), 60000)
   end
   return { 'rides', host, rates }
 end

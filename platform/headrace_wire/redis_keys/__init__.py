@@ -16,6 +16,7 @@ from headrace_wire.redis_keys.accounting import (
     usage_set_aside_key,
 )
 from headrace_wire.redis_keys.answers import (
+    coming_key,
     draft_bucket_key,
     drafts_key,
     finished_answers_key,
@@ -118,6 +119,7 @@ __all__ = [
     "bucket_prefix",
     "budget_key",
     "budget_prefix",
+    "coming_key",
     "control_key",
     "control_prefix",
     "deadlines_key",

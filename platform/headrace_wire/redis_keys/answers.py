@@ -69,6 +69,14 @@ def riders_key(stream_id: str) -> str:
     return f"{CONTROL_TAG}:riders:{stream_id}"
 
 
+def coming_key(stream_id: str) -> str:
+    """Those of them whose gateways do not read it yet.
+
+    Owner: `lua/_riders.lua`; their gateways delete. HASH rider's stream id -> Unix ms of its admission, TTL a minute.
+    """
+    return f"{CONTROL_TAG}:coming:{stream_id}"
+
+
 def finished_answers_key() -> str:
     """Finished streams whose answer is to be kept. Owner: `settle` writes, gateways take. LIST of ids; TTL a minute."""
     return f"{CONTROL_TAG}:finished-answers"
