@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from redis.asyncio import Redis
 from headrace_wire.adapters import AdapterConfig, AdapterUse
 from headrace_wire.checkpoint_folders import stream_folder
 from headrace_wire.fleet import WorkerState
-from headrace_wire.messages import Started, StreamState
+from headrace_wire.messages import StreamState
 from tests.support.environment import child_environment
 from tests.support.processes import Process
 from tests.support.snapshots import publish_snapshot, snapshot
@@ -257,14 +258,32 @@ async def test_workers_tell_what_they_have(shelf: Desk, adapted: Adapted) -> Non
     assert info.options
 
 
-async def test_an_adapters_stream_goes_on_exactly_when_its_engine_dies(shelf: Desk, adapted: Adapted) -> None:
-    """Last in the file: the engine's second life has none of the first one's adapters until it loads them."""
-    use = adapted.adapters["tides"]
-    expected = await _ids(shelf, await _admit(shelf, use, tokens=300))
-    stream_id = await _admit(shelf, use, tokens=300)
-    await shelf.first_token(stream_id)
+async def test_streams_of_adapters_go_on_exactly_when_their_engine_dies(shelf: Desk, adapted: Adapted) -> None:
+    """Last in the file: the engine's second life has none of the first one's adapters and blocks.
+
+    One stream is running, the others are suspended: of more adapters than there is room for, and of none. All but one
+    of these find its checkpoint in the place of theirs: of the same prompt, under the same salt, of another adapter.
+    """
+    tides, salt = adapted.adapters["tides"], "one for all"
+    asked = [*adapted.adapters.values(), None]
+    expected = [await _ids(shelf, await _admit(shelf, use, LONG, tokens=200, salt=salt)) for use in asked]
+    expected.append(await _ids(shelf, await _admit(shelf, tides, LONG[::-1], tokens=300)))
+    assert len(set(map(tuple, expected))) == 5
+    streams = own, *mistaken = [await _suspended(shelf, adapted, use, salt=salt) for use in asked]
+    for stream_id in mistaken:
+        shutil.rmtree(adapted.checkpoint(stream_id))
+        shutil.copytree(adapted.checkpoint(own), adapted.checkpoint(stream_id))
+    running = await _admit(shelf, tides, LONG[::-1], tokens=300, window=250)  # so that it does not end before
+    await shelf.first_token(running)
     os.kill(engine_children(adapted.process.pid)[0], signal.SIGKILL)
-    answer = await shelf.answer(stream_id, seconds=ENGINE_START_SECONDS)
-    assert answer.end.state is StreamState.FINISHED, answer.end.error
-    assert await shelf.log.token_ids(stream_id) == expected
-    assert sum(isinstance(entry, Started) for entry in answer.entries) == 2
+    await shelf.queue.credit([(stream_id, ALL) for stream_id in (running, *streams)])
+    cached = []
+    for stream_id, ids in zip((*streams, running), expected, strict=True):
+        answer = await shelf.answer(stream_id, seconds=ENGINE_START_SECONDS)
+        answer.check_order(owners=None)
+        assert answer.end.state is StreamState.FINISHED, answer.end.error
+        assert len(answer.starts) >= 2
+        assert await shelf.log.token_ids(stream_id) == ids
+        cached.append(answer.end.usage.cached_tokens)
+    assert cached[0] >= len(LONG) // 2, "its checkpoint: this engine has computed nothing"
+    assert cached[1:-1] == [0, 0, 0], "of another adapter"
