@@ -71,6 +71,11 @@ class Diagnosis:
         return not (self.findings or self.missed)
 
     @property
+    def measured_goals(self) -> tuple[GoalState, ...]:
+        """The goals of which something is known: without requests, none is."""
+        return self.goals if self.requests else ()
+
+    @property
     def missed(self) -> tuple[GoalState, ...]:
         """The goals that were left."""
         return tuple(state for state in self.goals if not state.is_met)

@@ -82,6 +82,21 @@ def test_nothing_that_became_slower_is_said_so(guarded: None, admin_client: Clie
     assert "No cause has evidence" in answer["summary"]
 
 
+def test_without_requests_nothing_was_met_or_compared(
+    deployment: ModelDeployment, live_redis: Redis, admin_client: Client
+) -> None:
+    assert "No requests in this time." in findings(admin_client, range="15m")["html"]
+    slow = {SeriesKey("tiny", "t", "k", "w"): summary(guard=0.8)}
+    latencies_file("g", timezone.now() - timedelta(minutes=5), slow)
+    (told, before) = (findings(admin_client, range="15m", **asked)["html"] for asked in ({}, {"compare": "day"}))
+    for html in (told, before):
+        assert "choose another one" in html
+        assert "&gt; 500 ms" in html
+    empty = findings(admin_client, range="15m", end=(timezone.now() - timedelta(hours=3)).isoformat())
+    assert "≤ 500 ms" not in empty["html"]
+    assert empty["summary"].strip() == ""
+
+
 def test_the_fleet_is_read_beside_the_latencies(
     deployment: ModelDeployment, live_redis: Redis, admin_client: Client
 ) -> None:
