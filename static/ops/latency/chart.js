@@ -163,10 +163,11 @@ export class TimeChart {
       }));
   }
 
-  /** The lowest goal is always in sight. */
+  /** The lowest goal is always in sight; shares that are all zero do not stand under an axis of 150 %. */
   #suggestedMax() {
     const goals = this.#spec.goals.map((name) => this.#data.goals[name]).filter((value) => value !== undefined);
-    return goals.length ? Math.min(...goals) * 1.25 : undefined;
+    if (goals.length) return Math.min(...goals) * 1.25;
+    return this.#spec.unit === "share" ? 0.05 : undefined;
   }
 
   #options(onPick) {
