@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from django import forms
 
-from apps.ops.latency.asked import COMPARED, RANGES
+from apps.ops.latency.asked import COMPARED, RANGES, MomentField
 from apps.ops.latency.scopes import TimeRange, ceil_to, floor_to
 
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
@@ -23,7 +23,7 @@ class CostForm(forms.Form):
     deployment = forms.CharField(required=False, max_length=200)
     range = forms.ChoiceField(choices=[(name, RANGES[name][1]) for name in STEPS], required=False)
     compare = forms.ChoiceField(choices=[(name, label) for name, (_shift, label) in COMPARED.items()], required=False)
-    end = forms.DateTimeField(required=False)
+    end = MomentField()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from django import forms
-from django.core.validators import MinValueValidator
+from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from apps.ops.latency.scopes import LatencyScope, TimeRange, ceil_to, floor_to
@@ -37,8 +37,23 @@ CHAT = "chat"
 LONGEST_LIVE = timedelta(hours=6)
 """Of a longer range, ten seconds more or less show nothing."""
 
-_NOT_BEFORE = MinValueValidator(datetime(2000, 1, 1, tzinfo=UTC))
-"""Nothing was measured then, and what lies before a time of the first years is none."""
+_FIRST, _LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+
+
+class MomentField(forms.DateTimeField):
+    """A point in time that may be left empty, of the years in which something can have been measured.
+
+    Everything that a page reckons from it (ranges, shifts, the time of another zone) stays a time that Python knows.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(required=False, **kwargs)
+
+    def validate(self, value: datetime | None) -> None:
+        """Refuses other years."""
+        super().validate(value)
+        if value is not None and not _FIRST <= value < _LAST:
+            raise ValidationError(_("Times are from the year 2000 to 2099."), code="moment")
 
 
 class AskedForm(forms.Form):
@@ -52,9 +67,9 @@ class AskedForm(forms.Form):
     compare = forms.ChoiceField(
         choices=[*((name, label) for name, (_shift, label) in COMPARED.items()), (OTHER, OTHER_LABEL)], required=False
     )
-    end = forms.DateTimeField(required=False, validators=[_NOT_BEFORE])
+    end = MomentField()
     """Now where it is not given: the page then goes on."""
-    other = forms.DateTimeField(required=False, validators=[_NOT_BEFORE])
+    other = MomentField()
     """When the time ends that is compared with, where that is another one."""
 
     def clean(self) -> None:

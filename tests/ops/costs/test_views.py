@@ -155,6 +155,17 @@ def test_a_question_that_makes_no_sense(admin_client: Client, query: dict[str, s
     assert admin_client.get(PAGE, query).status_code == 200, "a page leaves it out"
 
 
+@pytest.mark.parametrize(
+    "end", ["0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "0001-01-02T00:00:00Z", "9999-12-31T23:59:59-14:00"]
+)
+@pytest.mark.parametrize("more", [{}, {"range": "90d"}, {"compare": "week", "range": "24h"}])
+def test_the_first_and_last_years_are_no_time(admin_client: Client, end: str, more: dict[str, str]) -> None:
+    for url in (NUMBERS, TABLES_ALONE):
+        answer = admin_client.get(url, {"end": end, **more})
+        assert (answer.status_code, "end: Times are from" in answer.content.decode()) == (400, True)
+    assert admin_client.get(PAGE, {"end": end, **more}).status_code == 200, "a page leaves it out"
+
+
 # ---- page and tables
 
 

@@ -14,6 +14,8 @@ from tests.support.latencies import latencies_file, summary_of
 
 PAGE = reverse("admin:ops_latencyhour_changelist")
 NUMBERS = reverse("admin:ops_latencyhour_numbers")
+DIAGNOSIS = reverse("admin:ops_diagnosis")
+FINDINGS = reverse("admin:ops_diagnosis_findings")
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("live_redis")]
 
@@ -37,10 +39,16 @@ def test_another_time_is_compared_by_its_end(admin_client: Client, tenant: Tenan
 
 
 @pytest.mark.parametrize("name", ["end", "other"])
-def test_the_first_years_are_no_time(admin_client: Client, name: str) -> None:
-    asked = {"compare": "other", "other": "2026-01-01", name: "0001-01-02"}
-    assert admin_client.get(NUMBERS, asked).status_code == 400
-    assert admin_client.get(PAGE, asked).status_code == 200
+@pytest.mark.parametrize(
+    "moment", ["0001-01-02", "0001-01-01T00:00:00+14:00", "1999-12-31", "2101-01-01", "9999-12-31T23:59:59-14:00"]
+)
+def test_the_first_and_last_years_are_no_time(admin_client: Client, name: str, moment: str) -> None:
+    asked = {"compare": "other", "other": "2026-01-01", name: moment}
+    for numbers in (NUMBERS, FINDINGS):
+        answer = admin_client.get(numbers, asked)
+        assert (answer.status_code, f"{name}: Times are from" in answer.json()["problem"]) == (400, True)
+    for page in (PAGE, DIAGNOSIS):
+        assert admin_client.get(page, asked).status_code == 200, "a page leaves it out"
 
 
 def test_another_time_has_to_be_told(admin_client: Client) -> None:
