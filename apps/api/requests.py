@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from apps.api.cache_controls import CacheField
+from apps.api.schema_references import is_endless
 from headrace_wire.errors import InvalidRequestError
 from headrace_wire.messages import ChatTurn, SamplingParams, StructuredOutput
 
@@ -255,4 +256,9 @@ def _structured(wanted: ResponseFormat | None) -> StructuredOutput | None:
         return StructuredOutput(json_object=True)
     if wanted.json_schema is None or wanted.json_schema.schema is None:
         raise InvalidRequestError("`response_format.json_schema.schema` is missing.", param="response_format")
+    if is_endless(wanted.json_schema.schema):
+        raise InvalidRequestError(
+            "`response_format.json_schema.schema` refers to nothing but itself: no text satisfies it.",
+            param="response_format",
+        )
     return StructuredOutput(json_schema=msgspec.json.encode(wanted.json_schema.schema).decode())

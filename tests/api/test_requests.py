@@ -59,6 +59,10 @@ def refused(**changes: Any) -> InvalidRequestError:
         ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"$ref": "#"}}}},
+            "response_format",
+        ),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"logprobs": True}, "logprobs"),
