@@ -37,7 +37,7 @@ class HealingLimits:
     """When an engine is given up although it lives, and when no other one is started in its place (`healing`)."""
 
     error_share: float = 0.5
-    """Of the last `error_window` streams; an engine that fails more of them is ejected. 1: none ever is."""
+    """Of the last `error_window` streams; an engine that fails more of them is suspect. 1: none ever is."""
     error_window: int = 20
     quarantine_after: int = 6
     """Engines that ended within `quarantine_seconds`: then none is started until a person says so. 0: never."""

@@ -217,7 +217,7 @@ class EngineHost:
                 tasks.create_task(self._follow_adapters(), name="adapters")
                 tasks.create_task(self._pinned.keep(info), name="prompt caches")
                 tasks.create_task(self._watch_use(), name="use")
-                tasks.create_task(self._watch_health(), name="health")
+                tasks.create_task(self._watch_health(engine, info), name="health")
                 tasks.create_task(self._prefilling.run(engine, info), name="prefills")
         except* EngineDeadError as group:
             deaths = group.exceptions
@@ -235,9 +235,19 @@ class EngineHost:
     async def _await_death(self, engine: Engine) -> None:
         raise EngineDeadError(await engine.wait_death())
 
-    async def _watch_health(self) -> None:
-        """Give the engine up where it fails its streams: what it has goes to other workers, and another is started."""
-        raise EngineDeadError(f"ejected: {await self._streams.health.wait_sick()}")
+    async def _watch_health(self, engine: Engine, info: EngineInfo) -> None:
+        """Give up an engine that fails its streams, and an answer of our own too; another one is started.
+
+        What it has goes to other workers. One that answers is well: the requests that failed were of that kind.
+        """
+        health = self._streams.health
+        while True:
+            why = await health.wait_suspect()
+            if not await self._warming.is_answered(engine, info):
+                health.is_sick = True
+                raise EngineDeadError(f"ejected: {why}, and it does not answer as it should")
+            log.warning("the engine is well, although %s", why)
+            health.begin()
 
     async def _watch_use(self) -> None:
         """Let go of the engine once it was unused for as long as its deployment says now."""

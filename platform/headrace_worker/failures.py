@@ -5,6 +5,11 @@ from headrace_wire.messages import StreamError
 LATE = StreamError("server_overloaded", "No worker was free before the queue deadline; try again later.", None, 5.0)
 ENGINE_LOST = StreamError("engine_error", "The engine failed; what was sent stands, the rest is missing.")
 ENGINE_GAVE_UP = StreamError("engine_error", "The engine gave this request up.")
+UNANSWERABLE = StreamError(
+    "invalid_request_error",
+    "The engine could not go on under `response_format`: its schema admits no text, or none after what was sent.",
+    "response_format",
+)
 STALLED = StreamError("timeout", "The engine gave no token within the deployment's deadline.")
 DRAINED = StreamError("engine_error", "The worker was shut down before the answer was complete.")
 INTERNAL = StreamError("internal_error", "The worker failed on this request.")

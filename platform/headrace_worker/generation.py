@@ -21,7 +21,7 @@ from headrace_wire.messages import (
 from headrace_wire.token_log import Append
 from headrace_worker.answer_text import AnswerText
 from headrace_worker.engine import EngineOutput
-from headrace_worker.failures import ENGINE_GAVE_UP
+from headrace_worker.failures import ENGINE_GAVE_UP, UNANSWERABLE
 from headrace_worker.generation_state import GenerationState
 from headrace_worker.takeover import History
 
@@ -204,7 +204,10 @@ class Generation(GenerationState):
     def _finish(self, token_ids: Sequence[int], text: str, finish: FinishReason, stop_reason: str | int | None) -> None:
         """Write the engine's last tokens and end; where the guard is not done, both wait."""
         if finish in {FinishReason.ERROR, FinishReason.ABORT}:  # nobody asked for it: aborts of ours are not reported
-            end = partial(self._end, StreamState.FAILED, FinishReason.ERROR, error=ENGINE_GAVE_UP)
+            # vLLM ends so, alone, what its own grammar rejects: a tenant can ask for that as often as it likes.
+            is_own_fault = finish is FinishReason.ERROR and self.request.sampling.structured is not None
+            error = UNANSWERABLE if is_own_fault else ENGINE_GAVE_UP
+            end = partial(self._end, StreamState.FAILED, FinishReason.ERROR, error=error)
         else:
             end = partial(self._end, StreamState.FINISHED, finish, stop_reason=stop_reason)
         if self.guard is not None:

@@ -1,6 +1,8 @@
 """What a worker does for its own health: it gives up an engine that fails its streams, and after too many waits.
 
-A dead engine, and one that does not answer, is seen by its host. Here is what takes counting.
+A dead engine, and one that does not answer, is seen by its host. Here is what takes counting. Failed streams are no
+proof: one tenant may send nothing but requests that fail by themselves. So they make an engine suspect, and what it
+answers its host then (`Warming.answers`) says whether it is sick.
 """
 
 import asyncio
@@ -33,7 +35,9 @@ class Health:
         self._limits = limits
         self._failed: deque[bool] = deque(maxlen=limits.error_window)
         """Of the engine's last streams, whether it has failed them."""
-        self._sick = asyncio.Event()
+        self._suspect = asyncio.Event()
+        self.is_sick = False
+        """The engine is given up although it lives."""
         self._ends: deque[float] = deque()
         """When engines have ended."""
         self._released = asyncio.Event()
@@ -44,9 +48,10 @@ class Health:
     # ---- of the engine that there is
 
     def begin(self) -> None:
-        """Another engine is there: nothing is held against it."""
+        """Another engine is there, or this one was found well: nothing is held against it."""
         self._failed.clear()
-        self._sick.clear()
+        self._suspect.clear()
+        self.is_sick = False
 
     def ended(self, ended: Ended) -> None:
         """Note the end of a stream, as far as it says something of its engine."""
@@ -61,19 +66,19 @@ class Health:
             self._fail()
 
     @property
-    def is_sick(self) -> bool:
-        """Whether the engine is to be given up."""
-        return self._sick.is_set()
+    def is_suspect(self) -> bool:
+        """Whether the engine has failed too many of its streams."""
+        return self._suspect.is_set()
 
-    async def wait_sick(self) -> str:
-        """Wait until the engine is to be given up; return why."""
-        await self._sick.wait()
+    async def wait_suspect(self) -> str:
+        """Wait until it has; return how many. Whether it is at fault, an answer of its own must say."""
+        await self._suspect.wait()
         return f"{sum(self._failed)} of its last {len(self._failed)} streams were failed by the engine"
 
     def _fail(self) -> None:
         self._failed.append(True)
         if sum(self._failed) > self._limits.error_share * self._limits.error_window:
-            self._sick.set()
+            self._suspect.set()
 
     # ---- of all engines
 

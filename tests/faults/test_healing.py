@@ -47,7 +47,7 @@ QUARANTINE_AFTER = 5
 """Engines: one killed, one hung, one erroring, one killed again, and one that does not live to serve."""
 RESTART_SECONDS = 1.0
 ERROR_WINDOW = 20
-"""Streams that a worker looks back on; a sick engine has failed no more before it is ejected."""
+"""Streams that a worker looks back on; a sick engine has failed no more before it is suspect."""
 OFTEN = """
 from django_celery_beat.models import IntervalSchedule, PeriodicTask, PeriodicTasks
 
@@ -261,7 +261,7 @@ def check(ward: Ward, outcomes: Sequence[Outcome]) -> None:
     print(f"{len(outcomes)} streams, {sum(len(one.takeovers) for one in outcomes)} takeovers: {dict(verdicts)}")
     assert verdicts[Verdict.EXACT] + verdicts[Verdict.FAILED] == len(outcomes), told
     assert {one.why for one in outcomes if one.verdict is Verdict.FAILED} == {"engine_error"}, told
-    assert verdicts[Verdict.FAILED] <= ERROR_WINDOW, told
+    assert verdicts[Verdict.FAILED] <= ERROR_WINDOW + 2 * AT_ONCE, told  # while its worker makes sure
     assert sum(len(one.takeovers) for one in outcomes) >= 2 * AT_WORK, told
     ends = [line for line in ward.patient.log.splitlines() if "engine failed (" in line]
     kinds = [line.partition("engine failed (")[2].partition(")")[0] for line in ends]

@@ -194,6 +194,6 @@ async def test_who_waits_for_a_place_in_vain_is_no_failure_of_the_engine(
         answer = await desk.answer(await desk.admit(adapter=ebb, cache_salt=ebb.key, ttft_timeout_seconds=0.05))
         assert answer.end.error is not None
         assert answer.end.error.code == "timeout"
-        assert not worker._streams.health.is_sick
+        assert not worker._streams.health.is_suspect
         await resume(desk, held)
         await finished(desk, held)

@@ -14,11 +14,13 @@ from headrace_wire.messages import (
     Started,
     StreamError,
     StreamState,
+    StructuredOutput,
     Usage,
 )
 from headrace_wire.request_queue import Claimed
 from headrace_wire.token_log import Append
 from headrace_worker.engine import EngineOutput
+from headrace_worker.failures import ENGINE_GAVE_UP, UNANSWERABLE
 from headrace_worker.generation import Generation
 from headrace_worker.simulated_tokenizer import built_in_tokenizer
 
@@ -260,3 +262,22 @@ def test_text_does_not_depend_on_how_outputs_are_cut(text: str, cuts: list[int],
     assert pieces.token_ids == whole.token_ids
     assert pieces.end.usage == whole.end.usage
     assert (pieces.end.finish_reason, pieces.end.stop_reason) == (whole.end.finish_reason, whole.end.stop_reason)
+
+
+@pytest.mark.parametrize(
+    ("finish", "structured", "error"),
+    [
+        (FinishReason.ERROR, StructuredOutput(json_object=True), UNANSWERABLE),
+        (FinishReason.ERROR, None, ENGINE_GAVE_UP),
+        (FinishReason.ABORT, StructuredOutput(json_object=True), ENGINE_GAVE_UP),
+    ],
+)
+def test_what_its_grammar_does_not_let_go_on_is_the_requests_fault(
+    finish: FinishReason, structured: StructuredOutput | None, error: StreamError
+) -> None:
+    run = Run(structured=structured)
+    run.feed([5])
+    run.feed([6], finish)
+    ended = run.generation.ended
+    assert ended is not None
+    assert (ended.state, ended.error) == (StreamState.FAILED, error)

@@ -1,5 +1,7 @@
 """Engines that fail their streams are given up, and engines that end too often are left to a person."""
 
+import asyncio
+
 from msgspec.structs import replace
 
 from headrace_wire import redis_keys
@@ -8,7 +10,7 @@ from headrace_wire.fleet import WorkerState
 from headrace_wire.guard_policy import Direction, GuardPolicy, GuardTerms, JudgeRule, encode_policy, policy_digest
 from headrace_wire.messages import Ended, FinishReason, StreamError, StreamState, Timings, Usage
 from headrace_worker.config import HealingLimits
-from headrace_worker.failures import ENGINE_GAVE_UP
+from headrace_worker.failures import ENGINE_GAVE_UP, UNANSWERABLE
 from headrace_worker.healing import Health
 from tests.support.snapshots import publish_snapshot, simulated, snapshot
 from tests.worker.conftest import NO_QUARANTINE, RunWorker
@@ -28,33 +30,34 @@ def end(error: StreamError | None = None, state: StreamState = StreamState.FINIS
 FAILED = end(ENGINE_GAVE_UP, StreamState.FAILED)
 
 
-def test_more_failures_than_its_share_of_the_last_streams_make_an_engine_sick() -> None:
+def test_more_failures_than_its_share_of_the_last_streams_make_an_engine_suspect() -> None:
     health = Health(HealingLimits(error_share=0.5, error_window=4))
     for one in (FAILED, FAILED, end(), end(), end(), FAILED, FAILED):
         health.ended(one)
-        assert not health.is_sick, "never more than two of four"
+        assert not health.is_suspect, "never more than two of four"
     health.ended(FAILED)
-    assert health.is_sick
+    assert health.is_suspect
     health.begin()
-    assert not health.is_sick, "the next engine is another one"
+    assert not health.is_suspect, "the next engine is another one"
 
 
 def test_what_is_not_the_engines_fault_does_not_count() -> None:
     health = Health(HealingLimits(error_share=0.0, error_window=4))
     health.ended(end(StreamError("invalid_request_error", "The prompt is empty."), StreamState.FAILED))
     health.ended(end(StreamError("guardrail_unavailable", "Not judged."), StreamState.FAILED))
+    health.ended(end(UNANSWERABLE, StreamState.FAILED))
     health.ended(end(state=StreamState.CANCELLED))
     health.ended(end(state=StreamState.REPLACED))
-    assert not health.is_sick
+    assert not health.is_suspect
     health.stalled(1)
-    assert health.is_sick
+    assert health.is_suspect
 
 
 def test_a_share_of_one_ejects_nobody() -> None:
     health = Health(HealingLimits(error_share=1.0, error_window=4))
     for _ in range(20):
         health.ended(FAILED)
-    assert not health.is_sick
+    assert not health.is_suspect
 
 
 async def test_an_engine_that_gives_its_streams_up_is_ejected_and_another_one_serves(
@@ -69,7 +72,7 @@ async def test_an_engine_that_gives_its_streams_up_is_ejected_and_another_one_se
         streams = [await desk.admit([1, i], max_tokens=2000) for i in range(4)]
         for stream_id in streams:
             await desk.first_token(stream_id)
-        sickness.is_on = True
+        sickness.is_on = sickness.is_deep = True
         answers = [await desk.answer(stream_id) for stream_id in streams]
         after = await desk.worker_that(lambda info: info.engine_failures == 1 and info.state is WorkerState.READY)
         assert after.quarantined_at == 0
@@ -80,9 +83,40 @@ async def test_an_engine_that_gives_its_streams_up_is_ejected_and_another_one_se
         answer.check_order()
 
 
+async def test_an_engine_that_answers_its_host_is_kept_however_many_streams_it_gives_up(
+    desk: Desk, run_worker: RunWorker
+) -> None:
+    """One tenant may send nothing but requests that fail by themselves."""
+    sickness = Sickness()
+    async with run_worker(
+        simulated("sim", engine_args=SLOW, max_num_seqs=8),
+        create=lambda deployment: SickEngine(deployment, sickness),
+        healing=EARLY,
+    ):
+        well = await desk.admit([9], max_tokens=20)
+        before = (await desk.answer(well)).starts[-1].owner
+        sickness.is_on = True
+        for _ in range(5):
+            streams = [await desk.admit([1, i], max_tokens=2000) for i in range(8)]
+            assert {(await desk.answer(one)).end.error for one in streams} == {ENGINE_GAVE_UP}
+        async with asyncio.timeout(WAIT_SECONDS):
+            await sickness.answered.wait()
+        sickness.is_on = False
+        answer = await desk.answer(await desk.admit([9], max_tokens=20))
+        info = await desk.worker_in(WorkerState.READY)
+    assert (answer.end.state, answer.starts[-1].owner) == (StreamState.FINISHED, before)
+    assert (sickness.started, info.engine_failures) == (1, 0)
+
+
 async def test_streams_of_an_ejected_engine_go_on_and_none_is_blamed(desk: Desk, run_worker: RunWorker) -> None:
     """One stream that has no token yet would be, had the engine died."""
-    async with run_worker(simulated("sim", engine_args={"ttft_ms": 300, "tpot_ms": 20}), healing=EARLY) as worker:
+    sickness = Sickness()
+    async with run_worker(
+        simulated("sim", engine_args={"ttft_ms": 300, "tpot_ms": 20}),
+        create=lambda deployment: SickEngine(deployment, sickness),
+        healing=EARLY,
+    ) as worker:
+        sickness.is_deep = True
         stream_id = await desk.admit(max_tokens=30)
         await desk.record_in(stream_id, StreamState.RUNNING)
         worker._streams.health.stalled(3)
