@@ -12,6 +12,9 @@ import msgspec
 
 from apps.deployments.enums import EngineKind
 
+LARGEST = (1 << 63) - 1
+"""Of 64 bits, which is as far as a snapshot's numbers go."""
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Fraction = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -110,8 +113,10 @@ def engine_args_parse(engine: str, value: object) -> dict[str, Any]:
     """Returns `value` checked and reduced to plain types.
 
     Raises:
-        EngineArgsError: Not an object, an argument that is not allowed, or a value of the wrong type or range.
+        EngineArgsError: Not an object, an argument that is not allowed, or a value of the wrong type or range; a
+            number that snapshots cannot carry is one.
     """
+    _numbers_check(value)
     try:
         parsed = msgspec.convert(value, _TYPES[engine])
     except KeyError as error:
@@ -121,3 +126,16 @@ def engine_args_parse(engine: str, value: object) -> dict[str, Any]:
         raise EngineArgsError(f"{error}. Allowed for this engine: {allowed}.") from error
     builtins: dict[str, Any] = msgspec.to_builtins(parsed)
     return builtins
+
+
+def _numbers_check(value: object) -> None:
+    """Refuses numbers that MessagePack or the database cannot hold, whatever argument they are of."""
+    left = [("$", value)]
+    while left:
+        path, one = left.pop()
+        if isinstance(one, dict):
+            left += [(f"{path}.{name}", inner) for name, inner in one.items()]
+        elif isinstance(one, list):
+            left += [(f"{path}[{index}]", inner) for index, inner in enumerate(one)]
+        elif isinstance(one, int | float) and not -LARGEST - 1 <= one <= LARGEST:
+            raise EngineArgsError(f"Numbers are from {-LARGEST - 1} to {LARGEST} - at `{path}`.")

@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext_lazy as _
 from unfold.widgets import (
     UnfoldAdminDecimalFieldWidget,
@@ -56,6 +57,25 @@ def _number(label: Any, help_text: Any, *, low: float, high: float) -> forms.Flo
     return forms.FloatField(
         label=label, required=False, min_value=low, max_value=high, widget=widget, help_text=help_text
     )
+
+
+class EngineArgsField(forms.JSONField):
+    """JSON as people write it. Text that Python will not read is an error of theirs like any other."""
+
+    def to_python(self, value: Any) -> Any:  # noqa: ANN401
+        """Reads it."""
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError) as error:  # Django expects JSONDecodeError alone
+            message = _("It is nested too deeply, or a number in it has thousands of digits.")
+            raise ValidationError(message, code="invalid") from error
+
+    def bound_data(self, data: Any, initial: Any) -> Any:  # noqa: ANN401
+        """Reads it again for the form that comes back."""
+        try:
+            return super().bound_data(data, initial)
+        except (ValueError, RecursionError):
+            return InvalidJSONInput(data)
 
 
 class DeploymentForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -155,6 +175,7 @@ class DeploymentForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
     class Meta:
         model = ModelDeployment
         fields: list[str] = []  # the admin's field sets say which
+        field_classes = {"engine_args": EngineArgsField}
         widgets = {"engine_args": UnfoldAdminTextareaWidget(attrs={"rows": 4, "spellcheck": "false"})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401

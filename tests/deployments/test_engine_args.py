@@ -79,6 +79,16 @@ def test_values_that_cannot_be_are_refused(value: object) -> None:
         engine_args_parse(EngineKind.VLLM, value)
 
 
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 1e300, float("inf"), float("nan")])
+@pytest.mark.parametrize("name", ["a", "kv_cache_memory_bytes", "cpu_offload_gb"])
+def test_numbers_that_no_snapshot_can_carry_are_refused(name: str, number: float) -> None:
+    for engine in EngineKind.values:
+        with pytest.raises(EngineArgsError, match=rf"to 9223372036854775807 - at `\$\.{name}`"):
+            engine_args_parse(engine, {name: number})
+    with pytest.raises(EngineArgsError, match=r"at `\$\.a\[1\]\.b`"):
+        engine_args_parse(EngineKind.VLLM, {"a": [1, {"b": number}]})
+
+
 def test_allowed_ones_come_back_as_they_were() -> None:
     value = {"gpu_memory_utilization": 0.9, "block_size": 32, "enforce_eager": True, "revision": "v1.0"}
     assert engine_args_parse(EngineKind.VLLM, value) == value

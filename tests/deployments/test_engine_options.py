@@ -68,6 +68,28 @@ def option_form(**changes: Any) -> dict[str, Any]:
     return deployment_form(**{"engine_args": "{}", **changes})
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 99999999999999999999999}', "Numbers are from -9223372036854775808 to 9223372036854775807 - at `$.a`."),
+        ('{"cpu_offload_gb": Infinity}', "Numbers are from"),
+        ('{"a": ' + "9" * 5000 + "}", "thousands of digits"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_carried_comes_back_with_a_reason(
+    admin_client: Client, deployment: ModelDeployment, text: str, said: str
+) -> None:
+    stored = deployment.engine_args
+    for url in (ADD, reverse("admin:deployments_modeldeployment_change", args=[deployment.pk])):
+        answer = admin_client.post(url, option_form(engine_args=text))
+        assert answer.status_code == 200
+        (error,) = answer.context["adminform"].form.errors["engine_args"]
+        assert said in error
+    deployment.refresh_from_db()
+    assert (ModelDeployment.objects.count(), deployment.engine_args) == (1, stored)
+
+
 def test_fields_and_json_are_stored_as_one(admin_client: Client) -> None:
     form = option_form(
         engine_args='{"enforce_eager": true}',

@@ -66,8 +66,12 @@ class RestartsWorkers:
 
     @admin.display(description=_("Options in use"))
     def options_told(self, deployment: ModelDeployment) -> SafeString | str:
-        """Returns how many workers run older options, and how far the last restart is."""
-        found = options_in_use(deployments=[deployment])[deployment.pk]
+        """Returns how many workers run older options than are stored, and how far the last restart is."""
+        stored = ModelDeployment.objects.filter(pk=deployment.pk).first()
+        if stored is None:
+            return "-"
+        # The row at hand may carry the values of a form that was refused.
+        found = options_in_use(deployments=[stored])[stored.pk]
         told = (
             _("%(outdated)d of %(workers)d workers run older options.")
             % {"outdated": found.outdated, "workers": found.workers}
