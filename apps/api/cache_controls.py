@@ -9,8 +9,8 @@ from headrace_wire.errors import InvalidRequestError
 MOST_SECONDS = 365 * 24 * 3600
 
 
-class CacheField(Struct, kw_only=True):
-    """The body's `cache`."""
+class CacheField(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body's `cache`. A word that is none of these is refused: whoever mistypes `no-store` would have it kept."""
 
     no_cache: bool = msgspec.field(default=False, name="no-cache")
     no_store: bool = msgspec.field(default=False, name="no-store")

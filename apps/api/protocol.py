@@ -16,7 +16,7 @@ from apps.streams.drafts import DraftOff
 from apps.streams.limits import QueueNews
 from apps.streams.services import CacheOutcome
 from headrace_wire.errors import HeadraceError, InvalidRequestError
-from headrace_wire.messages import Ended, Replacement, Started
+from headrace_wire.messages import Ended, Replacement, SamplingParams, Started
 
 SUBPROTOCOL = "headrace.v1"
 TICKET_PREFIX = "headrace.ticket."
@@ -37,6 +37,16 @@ class Generate(SamplingFields, kw_only=True, tag_field="type", tag="generate"):
     ref: str | None = None
     window: int | None = None
     notices: bool = False
+
+    def sampling(self) -> SamplingParams:
+        """Return the checked sampling parameters.
+
+        Raises:
+            InvalidRequestError: as of any request, or `window` is none.
+        """
+        if self.window is not None and self.window < 1:
+            raise InvalidRequestError("`window` must be at least 1.", param="window")
+        return super().sampling()
 
 
 class Resume(Struct, kw_only=True, tag_field="type", tag="resume"):

@@ -52,12 +52,19 @@ def test_field_and_header(cache: str | None, header: str | None, found: dict[str
         ('{"no-cache": "yes"}', "cache.no-cache"),
         ('{"ttl": "60"}', "cache.ttl"),
         ("true", "cache"),
+        ('{"zzz": 1}', "cache"),
+        ('{"no-cache": true, "no-stor": true}', "cache"),
     ],
 )
 def test_a_wrong_field_is_named(cache: str, param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         controls(cache)
     assert caught.value.param == param
+
+
+def test_an_unknown_word_is_told() -> None:
+    with pytest.raises(InvalidRequestError, match="unknown field `no-stor`"):
+        controls('{"no-stor": true}')
 
 
 @pytest.mark.parametrize("header", ["max-age=soon", "max-age=-1", "max-age=", "max-age=1.5"])

@@ -160,3 +160,19 @@ def test_a_long_ref_is_refused() -> None:
     with pytest.raises(InvalidRequestError) as error:
         parse_frame(json.dumps({"type": "resume", "stream_id": "s", "ref": "x" * 300}))
     assert error.value.param == "ref"
+
+
+@pytest.mark.parametrize("window", [0, -1, -(10**30)])
+def test_a_window_that_is_none_is_refused(window: int) -> None:
+    frame = parse_frame(json.dumps({"type": "generate", **BASE, "window": window}))
+    assert isinstance(frame, Generate)
+    with pytest.raises(InvalidRequestError, match="at least 1") as error:
+        frame.sampling()
+    assert error.value.param == "window"
+
+
+@pytest.mark.parametrize("window", [None, 1, 100_000])
+def test_any_other_window_is_taken(window: int | None) -> None:
+    frame = parse_frame(json.dumps({"type": "generate", **BASE, "window": window, "temperature": 0.5}))
+    assert isinstance(frame, Generate)
+    assert frame.sampling().temperature == 0.5

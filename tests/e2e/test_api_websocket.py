@@ -97,6 +97,7 @@ def test_cancel_stops_the_engine(socket: ClientConnection, probe: StreamProbe) -
         ('{"type":"dance"}', "type"),
         ('{"type":"generate","messages":[]}', "model"),
         ('{"type":"ack","stream_id":"x","seq":"y"}', "seq"),
+        ('{"type":"generate","model":"quick","messages":[],"cache":{"zzz":1}}', "cache"),
     ],
 )
 def test_a_bad_frame_gets_an_error_and_the_connection_stays(
@@ -116,6 +117,10 @@ def test_refused_generate_names_its_ref(socket: ClientConnection) -> None:
     frame = hear(socket)
     assert frame["ref"] == "r9"
     assert frame["error"]["code"] == "model_not_found"
+    for window in (0, -1):
+        say(socket, "generate", ref="r10", model="quick", messages=ASK, window=window)
+        frame = hear(socket)
+        assert (frame["type"], frame["ref"], frame["error"]["param"]) == ("error", "r10", "window")
 
 
 @pytest.mark.parametrize("action", ["resume", "cancel"])
