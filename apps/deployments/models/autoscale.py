@@ -23,6 +23,12 @@ _SECONDS = (MinValueValidator(1.0), MaxValueValidator(86_400.0))
 _SECONDS_OR_NONE = (MinValueValidator(0.0), MaxValueValidator(86_400.0))
 _NAME = (RegexValidator(r"^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z", _("Letters, digits and . _ - only.")),)
 
+MOST_WINDOWS = 100
+"""Of a schedule."""
+LEAST_GOAL = 0.001
+"""Seconds, or requests a second."""
+_GOALS = ("queue_goal_seconds", "ttft_goal_seconds", "worker_requests_per_second")
+
 
 class AutoscalePolicy(ExportModelOperationsMixin("autoscale_policy"), models.Model):  # type: ignore[misc]
     """When a deployment gets more or fewer workers, and who starts and ends them."""
@@ -165,18 +171,30 @@ class AutoscalePolicy(ExportModelOperationsMixin("autoscale_policy"), models.Mod
         """Checks what a column cannot.
 
         Raises:
-            ValidationError: No such time zone, an unreadable schedule, or a workload without a name.
+            ValidationError: No such time zone, a schedule that is unreadable or too long, a goal that every load is
+                far above, or a workload without a name.
         """
         if self.time_zone not in zoneinfo.available_timezones():
             raise ValidationError({"time_zone": _("There is no such time zone.")}, code="time_zone")
         try:
-            schedule_parse(self.schedule)
+            windows = schedule_parse(self.schedule)
         except ScheduleError as error:
             raise ValidationError({"schedule": str(error)}, code="schedule") from error
+        if len(windows) > MOST_WINDOWS:
+            told = _("%(most)d windows at most; these are %(count)d.") % {"most": MOST_WINDOWS, "count": len(windows)}
+            raise ValidationError({"schedule": told}, code="schedule")
+        self._check_goals()
         if self.executor in {ExecutorKind.KUBERNETES, ExecutorKind.SYSTEMD} and not self.workload:
             raise ValidationError({"workload": _("This executor needs its name.")}, code="workload")
         if self.executor == ExecutorKind.KUBERNETES and not self.namespace:
             raise ValidationError({"namespace": _("Kubernetes needs it.")}, code="namespace")
+
+    def _check_goals(self) -> None:
+        """Refuses what is as good as nothing and does not mean none: loads are divided by it."""
+        tiny = [name for name in _GOALS if 0 < (getattr(self, name) or 0) < LEAST_GOAL]
+        if tiny:
+            told = _("0 for none, or %s at least.") % LEAST_GOAL
+            raise ValidationError(dict.fromkeys(tiny, told), code="goal")
 
     @property
     def terms(self) -> PolicyTerms:

@@ -32,6 +32,10 @@ def test_defaults_are_those_of_the_issue(deployment: ModelDeployment) -> None:
         ({"scale_in_percent": 80}, "__all__"),
         ({"time_zone": "Mars/Olympus"}, "time_zone"),
         ({"schedule": "reserve 20 weekdays 8-18"}, "schedule"),
+        ({"schedule": "reserve 20 mon-fri 08:00-18:00\n" * 101}, "schedule"),
+        ({"queue_goal_seconds": 1e-320}, "queue_goal_seconds"),
+        ({"ttft_goal_seconds": 0.0009}, "ttft_goal_seconds"),
+        ({"worker_requests_per_second": 1e-9}, "worker_requests_per_second"),
         ({"executor": ExecutorKind.KUBERNETES}, "workload"),
         ({"executor": ExecutorKind.KUBERNETES, "workload": "w", "namespace": ""}, "namespace"),
         ({"executor": ExecutorKind.SYSTEMD, "workload": "../evil"}, "workload"),
@@ -43,6 +47,20 @@ def test_what_makes_no_sense_is_refused(deployment: ModelDeployment, values: dic
         autoscale_policy_create(policy=AutoscalePolicy(deployment=deployment, **values))
     assert field in caught.value.message_dict
     assert not AutoscalePolicy.objects.exists()
+
+
+def test_the_most_and_the_least_are_taken(deployment: ModelDeployment) -> None:
+    policy = AutoscalePolicy(
+        deployment=deployment,
+        schedule="reserve 20 mon-fri 08:00-18:00\n" * 100,
+        queue_goal_seconds=0.001,
+        ttft_goal_seconds=0,
+        worker_requests_per_second=0.001,
+    )
+    assert len(autoscale_policy_create(policy=policy).terms.windows) == 100
+    policy.schedule += "release 50 daily 22:00-06:00"
+    with pytest.raises(ValidationError, match="100 windows at most; these are 101"):
+        autoscale_policy_update(policy=policy)
 
 
 def test_a_deployment_has_one_policy_and_changes_are_audited(deployment: ModelDeployment) -> None:
