@@ -20,6 +20,7 @@ from apps.tenants.enums import (
     MemberRole,
 )
 from apps.tenants.managers import TenantManager
+from apps.tenants.webhook_targets import webhook_port_check
 
 
 class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignore[misc]
@@ -163,10 +164,11 @@ class Tenant(ExportModelOperationsMixin("tenant"), models.Model):  # type: ignor
         """Checks what a column cannot.
 
         Raises:
-            ValidationError: The time zone is not in the IANA database.
+            ValidationError: The time zone is not in the IANA database, or no webhook's port is as told.
         """
         if self.time_zone not in zoneinfo.available_timezones():
             raise ValidationError({"time_zone": _("Unknown time zone.")}, code="unknown_time_zone")
+        webhook_port_check(self.webhook_url, field="webhook_url")
 
 
 class Membership(models.Model):

@@ -204,6 +204,13 @@ def test_a_webhook_does_not_lead_inside(tenant: Tenant, settings: Settings, host
     assert outside_addresses("1.1.1.1", 443) == ["1.1.1.1"]
 
 
+@pytest.mark.parametrize("port", [0, 65536, 99999])
+def test_a_webhook_has_a_port_that_there_is(tenant: Tenant, port: int) -> None:
+    tenant.webhook_url = f"https://example.org:{port}/hook"
+    with pytest.raises(ValidationError, match="ports are from 1 to 65535"):
+        services.tenant_update(tenant=tenant)
+
+
 @pytest.mark.parametrize("url", ["ftp://example.org/", "javascript:alert(1)", "example.org/hook"])
 def test_a_webhook_goes_to_http_only(tenant: Tenant, url: str) -> None:
     tenant.webhook_url = url

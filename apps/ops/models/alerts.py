@@ -1,8 +1,10 @@
 """Alert rules, what fired, and who is told."""
 
 import uuid
+from typing import Any
 
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, validate_email
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
@@ -19,11 +21,14 @@ from apps.ops.alerts.enums import (
     Signal,
 )
 from apps.tenants.models import Tenant
+from apps.tenants.webhook_targets import webhook_address_check
 from apps.usage.enums import Channel
 from apps.usage.models import Delivery
 
 NAME_LENGTH = 120
 SUBJECT_LENGTH = 300
+SHORTEST_SECONDS, LONGEST_SECONDS = 10, 7 * 24 * 3600
+"""Of a rule's times."""
 
 
 class AlertReceiver(models.Model):
@@ -58,6 +63,22 @@ class AlertReceiver(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def clean(self) -> None:
+        """Checks the address, without looking it up.
+
+        Raises:
+            ValidationError: It is none of the channel's.
+        """
+        if self.channel == Channel.WEBHOOK:
+            webhook_address_check(self.address, field="address")
+            return
+        for address in filter(None, map(str.strip, self.address.split(","))):
+            try:
+                validate_email(address)
+            except ValidationError as error:
+                told = _("“%s” is no email address. Write some like ops@example.org, separated by commas.") % address
+                raise ValidationError({"address": told}, code="address") from error
+
 
 class AlertRule(models.Model):
     """When an alert fires, and when it is over."""
@@ -83,7 +104,7 @@ class AlertRule(models.Model):
     window_seconds = models.PositiveIntegerField(
         _("over the last (s)"),
         default=300,
-        validators=[MinValueValidator(10), MaxValueValidator(7 * 24 * 3600)],
+        validators=[MinValueValidator(SHORTEST_SECONDS), MaxValueValidator(LONGEST_SECONDS)],
         help_text=_("Requests of this time count; for a burn rate, the long one of the two times."),
     )
     short_window_seconds = models.PositiveIntegerField(
@@ -146,6 +167,24 @@ class AlertRule(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Checks the times, which columns alone cannot.
+
+        Raises:
+            ValidationError: No alert could ever fire, or the times of a burn rate are crossed.
+        """
+        wrong: dict[str, Any] = {}
+        if (self.for_seconds or 0) > LONGEST_SECONDS:
+            wrong["for_seconds"] = _("%d seconds (a week) at most.") % LONGEST_SECONDS
+        short, long = self.short_window_seconds, self.window_seconds
+        if self.signal == Signal.BURN_RATE and short is not None:
+            if short < SHORTEST_SECONDS:
+                wrong["short_window_seconds"] = _("%d seconds at least.") % SHORTEST_SECONDS
+            elif short > (long or 0):
+                wrong["short_window_seconds"] = _("It is longer than the long one, which is of %d seconds.") % long
+        if wrong:
+            raise ValidationError(wrong, code="times")
 
 
 class AlertSilence(models.Model):

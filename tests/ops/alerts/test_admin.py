@@ -84,6 +84,50 @@ def test_a_rule_that_makes_no_sense_is_refused(admin_client: Client, wrong: dict
     assert not AlertRule.objects.filter(key="late").exists()
 
 
+BURN = {"signal": "burn_rate", "window_seconds": "3600", "short_window_seconds": "300"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "said"),
+    [
+        ({"window_seconds": "10", "short_window_seconds": "100"}, "short_window_seconds", "longer than the long one"),
+        ({"short_window_seconds": "0"}, "short_window_seconds", "10 seconds at least"),
+        ({"for_seconds": "2147483647"}, "for_seconds", "604800 seconds (a week) at most"),
+    ],
+)
+def test_times_of_a_rule_that_cannot_be_are_told(
+    admin_client: Client, wrong: dict[str, str], field: str, said: str
+) -> None:
+    answer = add(admin_client, "alertrule", {**RULE, **BURN, **wrong})
+    assert answer.status_code == 200
+    errors = answer.context["adminform"].form.errors
+    assert list(errors) == [field]
+    assert said in errors[field][0]
+    assert add(admin_client, "alertrule", {**RULE, **BURN}).status_code == 302
+
+
+@pytest.mark.parametrize(
+    ("channel", "address", "said"),
+    [
+        ("webhook", "", "needs the address"),
+        ("webhook", "ftp://x", "“ftp://x” is no address of the web. Write one that begins with https:// or http://."),
+        ("webhook", "https://example.org:99999/hook", "ports are from 1 to 65535"),
+        ("webhook", "https://example.org:0/hook", "ports are from 1 to 65535"),
+        ("webhook", "https://[1/hook", "is no address of the web"),
+        ("email", "ops@example.org, ops", "“ops” is no email address. Write some like ops@example.org"),
+    ],
+)
+def test_an_address_that_is_none_is_an_error_of_its_field(
+    admin_client: Client, channel: str, address: str, said: str
+) -> None:
+    fields = {"name": "Pager", "channel": channel, "address": address, "is_active": "on"}
+    answer = add(admin_client, "alertreceiver", fields)
+    assert answer.status_code == 200
+    errors = answer.context["adminform"].form.errors
+    assert list(errors) == ["address"]
+    assert said in errors["address"][0]
+
+
 def test_pages_of_alerts_have_a_fixed_number_of_queries(
     rule: AlertRule, admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
