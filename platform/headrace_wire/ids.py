@@ -4,9 +4,10 @@ import re
 import secrets
 import zlib
 
-GATEWAY_KIND = "gateway"
-"""How the incarnations of gateways begin."""
+GATEWAY_KIND, WORKER_KIND = "gateway", "worker"
+"""How the incarnations of gateways and workers begin."""
 
+_PROCESS = re.compile(rf"^({GATEWAY_KIND}|{WORKER_KIND})-[0-9a-f]+$")
 _STREAM_ID = re.compile(r"^strm-[0-9a-f]{24}$")
 
 
@@ -26,6 +27,11 @@ def new_incarnation(kind: str) -> str:
     It is never used again after its lease has ended.
     """
     return f"{kind}-{secrets.token_hex(6)}"
+
+
+def is_process(text: str) -> bool:
+    """Say whether `text` can be the incarnation of a gateway or a worker, alive or not."""
+    return _PROCESS.fullmatch(text) is not None
 
 
 def shard_of(stream_id: str, shards: int) -> int:

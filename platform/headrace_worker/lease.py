@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from headrace_wire import codec, redis_keys
 from headrace_wire.fleet import WorkerInfo, WorkerState
-from headrace_wire.ids import new_incarnation
+from headrace_wire.ids import WORKER_KIND, new_incarnation
 from headrace_wire.request_queue import LeaseLostError, RequestQueue
 from headrace_worker.config import WorkerConfig
 from headrace_worker.streams import Streams
@@ -44,7 +44,7 @@ class Lease:
     async def enlist(self) -> None:
         """Become a new incarnation; waits while Redis is away."""
         while True:
-            self.incarnation = new_incarnation("worker")
+            self.incarnation = new_incarnation(WORKER_KIND)
             try:
                 await self._queue.enlist(
                     self.incarnation,

@@ -23,6 +23,7 @@ from apps.ops.live_streams.services import MOST_AT_ONCE, Outcome
 from apps.ops.models import LiveStream
 from apps.tenants.service_admin import ReadOnlyAdmin, actor_of
 from headrace_wire.fleet import WorkerState
+from headrace_wire.ids import is_process
 
 _AWAY = _("The stream store does not answer; what is alive cannot be told. The page looks again by itself.")
 _LINKED = {
@@ -104,7 +105,13 @@ class LiveStreamAdmin(ReadOnlyAdmin):
         return self._page(request, "live_streams/confirm.html", {**context, "problem": problem})
 
     def process_view(self, request: HttpRequest, incarnation: str) -> HttpResponse:
-        """Shows one worker or gateway, what is left of its drain, and what can be done with it."""
+        """Shows one worker or gateway, what is left of its drain, and what can be done with it.
+
+        Raises:
+            Http404: No process is ever called so. Of one that could be, nobody keeps for good that it never was.
+        """
+        if not is_process(incarnation):
+            raise Http404
         may_drain = request.user.has_perm("ops.drain_fleetprocess")
         if request.method == "POST" and not may_drain:
             raise PermissionDenied
@@ -169,7 +176,7 @@ class LiveStreamAdmin(ReadOnlyAdmin):
             }
         if gateway := fleet.gateways.get(incarnation):
             return {"process": gateway_row(gateway), "is_ending": gateway.state is WorkerState.DRAINING}
-        return {"has_ended": True}
+        return {"is_gone": True}
 
     def _drain(self, request: HttpRequest, incarnation: str, form: forms.Form) -> HttpResponse:
         actor = actor_of(request)

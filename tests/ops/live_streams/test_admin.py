@@ -273,8 +273,14 @@ def test_the_last_gateway_is_not_drained(admin_client: Client, paper: PaperFleet
     assert "draining already" in text_of(admin_client.post(address, {"note": ""}, follow=True))
 
 
+@pytest.mark.parametrize("name", ["nope", "worker-", "worker-nope", "operator-0123456789ab", "worker-1 "])
+def test_what_no_process_is_called_is_not_found(admin_client: Client, paper: PaperFleet, name: str) -> None:
+    assert admin_client.get(process_page(name)).status_code == 404
+    assert admin_client.post(process_page(name), {"deadline_seconds": "1"}).status_code == 404
+
+
 def test_a_process_that_has_ended(admin_client: Client, paper: PaperFleet, live_redis: Redis) -> None:
-    assert "It has ended" in text_of(admin_client.get(process_page("worker-9")))
+    assert "It has ended, or there never was" in text_of(admin_client.get(process_page("worker-9")))
     answer = admin_client.post(process_page("worker-9"), {"deadline_seconds": "1"}, follow=True)
     assert "has ended, or lost its lease" in text_of(answer)
     paper.worker("worker-1")
