@@ -41,6 +41,8 @@ _TEXT = """
         for text in socket:
             frame = json.loads(text)
             print(frame.get("text", ""), end="", flush=True)
+            if frame["type"] == "delta":  # without these the engine stops after a window of tokens
+                socket.send(json.dumps({{"type": "ack", "stream_id": frame["stream_id"], "seq": frame["seq"]}}))
             if frame["type"] in ("end", "error"):
                 print(frame)
                 break
