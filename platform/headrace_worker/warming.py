@@ -97,7 +97,8 @@ class Warming:
     ) -> FinishReason:
         request_id = f"warm-{secrets.token_hex(4)}"
         request = EngineRequest(request_id, prompt_ids, sampling, "", ahead=ahead, behind=not ahead)
-        answered = self._pending[request_id] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
+        self._pending[request_id] = answered
         try:
             await engine.submit(request)
             return await answered
