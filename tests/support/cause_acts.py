@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -36,7 +37,7 @@ USUAL_SHARE, FULL_SHARE = 0.5, 0.97
 GPU_SECONDS = 60.0
 """Workers read it every ten seconds, and say so every second."""
 RUNS_SHARE = 1 / 3
-"""For how long a process that stutters runs, of the time for which it stands still."""
+"""For how long a process that stutters runs, in the mean, of the time for which it stands still."""
 SPELL_SECONDS = 2 * SLOT_SECONDS
 """Spells of stuttering and of none, each of whole samples."""
 
@@ -87,6 +88,7 @@ class _Hiccups:
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
+        self._random = Random(1)
 
     def begin(self, pid: int, stopped: float, *, spell: float = 0.0) -> None:
         """Begins; with a `spell`, so many seconds of it take turns with as many without, by the wall clock."""
@@ -107,7 +109,8 @@ class _Hiccups:
                 os.kill(pid, signal.SIGSTOP)
                 await asyncio.sleep(stopped)
                 os.kill(pid, signal.SIGCONT)
-                await asyncio.sleep(stopped * RUNS_SHARE)
+                # Clients that wait together fall into step with an even beat, between its stops.
+                await asyncio.sleep(stopped * RUNS_SHARE * self._random.uniform(0.5, 1.5))
         finally:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)

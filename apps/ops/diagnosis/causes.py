@@ -15,6 +15,8 @@ FULL = 0.9
 """A KV cache or memory that is used so far is full."""
 BUSY = 0.7
 """Of slots, in the mean of a few samples: when streams wait, the others are those that change hands just then."""
+GATEWAY_SECONDS = 0.05
+"""That the gateway itself adds: less is a busy machine's."""
 WAITS = 0.5
 """Streams in the queue in the mean: with fewer, a queue that became longer is not for want of places."""
 
@@ -181,7 +183,7 @@ def slow_clients(now: Observation, before: Observation, moved: Moved) -> Finding
     """Clients do not take what is there, and their streams stand still."""
     stalls, stalls_before = now.per_request(Tally.STALLS), before.per_request(Tally.STALLS)
     late = next((moved[one] for one in (Measure.TOTAL, Measure.GAP, Measure.TPOT, Measure.FLUSH) if one in moved), None)
-    if late is None or stalls < 1.5 * stalls_before + 0.1:
+    if late is None or not _has_more_stalls(now, before):
         return None
     evidence = (
         late.says + ".",
@@ -273,11 +275,16 @@ def throughput_swings(now: Observation, before: Observation, moved: Moved) -> Fi
 
 
 def gateway(now: Observation, before: Observation, moved: Moved) -> Finding | None:
-    """The gateway's own part: reading and admitting requests, and bringing the first token to the client."""
+    """The gateway's own part: reading and admitting requests, and bringing tokens to the client."""
     late = [one for one in (_explains(moved, Measure.ADMISSION), _explains(moved, Measure.FLUSH)) if one]
-    if sum(one.mean - one.mean_before for one in late) < 0.05:
-        return None
+    if sum(one.mean - one.mean_before for one in late) < GATEWAY_SECONDS:
+        late = []
     evidence = [one.says + "." for one in late]
+    if (stutter := _stutter(now, before, moved)) is not None:
+        evidence.append(f"{stutter.says}, while the engine took no longer for a token.")
+        late.append(stutter)
+    if not late:
+        return None
     if now.requests_per_second > 1.25 * before.requests_per_second:
         evidence.append(f"Requests {before.requests_per_second:.3g}/s → {now.requests_per_second:.3g}/s.")
     action = "Look at the CPU of gateways and Redis; add gateways."
@@ -290,6 +297,18 @@ LOOKS: tuple[Look, ...] = (
     *(no_worker, model_not_unloaded, memory_full, capacity, cold_start, contention, prefix_misses, longer_prompts),
     *(guard, slow_clients, network_timeouts, throughput_swings, gateway),
 )
+
+
+def _stutter(now: Observation, before: Observation, moved: Moved) -> Movement | None:
+    """Texts come in bursts that the engine made at its pace: neither it, nor a guard, nor a client held them up."""
+    gap = moved.get(Measure.GAP)
+    if gap is None or gap.p95 - gap.p95_before < GATEWAY_SECONDS or {Measure.TPOT, Measure.GUARD} & moved.keys():
+        return None
+    return None if _has_more_stalls(now, before) else gap
+
+
+def _has_more_stalls(now: Observation, before: Observation) -> bool:
+    return now.per_request(Tally.STALLS) >= 1.5 * before.per_request(Tally.STALLS) + 0.1
 
 
 def _explains(moved: Moved, measure: Measure) -> Movement | None:

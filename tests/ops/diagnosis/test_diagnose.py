@@ -205,6 +205,32 @@ def test_a_gateway_that_is_late_at_both_ends_is_named_for_both() -> None:
     assert len(first.evidence) == 2
 
 
+def in_bursts(seed: int, **more: Any) -> Observation:
+    """What a gateway measures that stands still at times: of some answers, half is there at once when it runs again."""
+    observed = observe(seed=seed, **more)
+    observed.summary.histogram(Measure.GAP).add(1.6, observed.summary.histogram(Measure.GAP).count // 10)
+    return observed
+
+
+def test_a_gateway_that_stands_still_between_tokens_is_named() -> None:
+    (finding,) = diagnose(in_bursts(1), observe(seed=2))
+    assert finding.cause is Cause.GATEWAY
+    assert finding.evidence[0].startswith("GAP p95")
+    assert diagnose(in_bursts(1), in_bursts(2)) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ({"plus": {Measure.GUARD: 0.25}}, Cause.GUARD),
+        ({"plus": {Measure.TPOT: 0.05}, "tallies": {Tally.STALLS: 2.0}}, Cause.SLOW_CLIENTS),
+        ({"plus": {Measure.TPOT: 0.03}, "fleet": replace(FLEET, running=24.0)}, Cause.CONTENTION),
+    ],
+)
+def test_bursts_that_somebody_else_makes_are_not_the_gateways(more: dict[str, Any], cause: Cause) -> None:
+    assert causes(diagnose(in_bursts(1, **more), observe(seed=2))) == [cause]
+
+
 def test_a_model_that_is_not_unloaded_comes_before_the_memory_that_it_fills() -> None:
     full = replace(FLEET, memory_usage=0.97, unused_models=("old",))
     plus = {Measure.PREFILL: 0.5, Measure.QUEUE: 0.5, Measure.TPOT: 0.01}
