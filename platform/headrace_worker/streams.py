@@ -313,16 +313,20 @@ class Streams:
             self._retire(generation)
         elif not is_in_engine:
             self._forget(generation)
-        elif self._live.get(generation.stream_id) is not generation:
-            # It was lost, or given back, while the engine took it.
+        if is_in_engine:
+            await self._entered(generation)
+
+    async def _entered(self, generation: Generation) -> None:
+        if generation.is_cancelling or self._live.get(generation.stream_id) is not generation:
+            # It has ended, was lost, or given back, while the engine took it: the engine did not have it yet to abort.
             await self._starter.abort([generation.request_id])
-        else:
-            generation.start()
-            self.held_prefixes.computes(generation.request)
-            if generation.is_held:
-                self._hold(generation, time.monotonic())
-            self._judging.check_input(generation)
-            self._judging.consider(generation)  # of what an earlier owner left
+            return
+        generation.start()
+        self.held_prefixes.computes(generation.request)
+        if generation.is_held:
+            self._hold(generation, time.monotonic())
+        self._judging.check_input(generation)
+        self._judging.consider(generation)  # of what an earlier owner left
 
     # ---- guarded
 

@@ -156,6 +156,33 @@ async def test_structured_outputs(engine_desk: Desk) -> None:
     assert answer.end.finish_reason is FinishReason.STOP
 
 
+async def test_a_grammar_that_takes_longer_than_a_lease_holds_up_nobody(
+    engine_desk: Desk, engine_worker: EngineWorker
+) -> None:
+    """Gateways refuse this one; vLLM reads it for longer than 5 s. One that is cancelled meanwhile is not generated."""
+    slow = StructuredOutput(json_schema='{"type": "string", "pattern": "(a{1,10000}){1,10000}"}')
+    quick = StructuredOutput(choice=("river", "mill"))
+    await idle(engine_desk)
+    before = engine_worker.metric("vllm:generation_tokens_total")
+    other = await admit(engine_desk, max_tokens=1500)
+    start = (await engine_desk.first_token(other))[0:2]
+    cancelled = await admit(engine_desk, structured=slow, max_tokens=1900, ttft_timeout_seconds=600.0)
+    await engine_desk.record_that(cancelled, lambda record: record.state is StreamState.RUNNING)
+    behind = await admit(engine_desk, structured=quick, ignore_eos=False, ttft_timeout_seconds=600.0)
+    await engine_desk.cancel(cancelled)
+    assert (await engine_desk.answer(cancelled)).end.state is StreamState.CANCELLED
+    answers = [await engine_desk.answer(stream_id, seconds=600.0) for stream_id in (other, behind)]
+    for answer in answers:
+        answer.check_order(owners=1)
+    assert answers[0].entries[0:2] == start
+    assert answers[0].starts[0].owner == answers[1].starts[0].owner
+    assert answers[0].end.usage.completion_tokens == 1500
+    assert answers[1].text in {"river", "mill"}
+    await idle(engine_desk)
+    generated = sum(answer.end.usage.completion_tokens for answer in answers)
+    assert engine_worker.metric("vllm:generation_tokens_total") - before == generated
+
+
 # ---- refusals
 
 

@@ -165,7 +165,7 @@ class VllmEngine:
             prompt = tokens_input(prompt_ids, cache_salt=request.cache_salt or None)
             priority = AHEAD if request.ahead else BEHIND if request.behind else 0
             lora = None if request.adapter is None else lora_request(request.adapter)
-            collector = await self._llm.add_request(request_id, prompt, params, lora_request=lora, priority=priority)
+            collector = await self._add(request_id, prompt, params, lora_request=lora, priority=priority)
         except (VLLMClientError, ValueError, TypeError) as error:
             too_long = self._info is not None and len(prompt_ids) >= self._info.max_model_len
             code = "context_length_exceeded" if too_long else "invalid_request_error"
@@ -176,6 +176,20 @@ class VllmEngine:
             self._died("the engine process has ended")
             raise EngineDeadError(str(error)) from error
         outputs.collect(request_id, collector)
+
+    async def _add(self, request_id: str, prompt: Any, params: Any, **options: Any) -> Any:  # noqa: ANN401  vLLM's
+        """Call `add_request`; a grammar is read in vLLM's thread for inputs, one at a time.
+
+        vLLM itself would read it on this event loop: seconds for some, in which no lease is renewed. xgrammar lets go
+        of the GIL; EngineCore, which compiles the grammar afterwards, does so in a thread of its own accord.
+        """
+        llm = self._llm
+        if params.structured_outputs is not None:
+            tasks = await llm.get_supported_tasks()
+            process = llm.input_processor.process_inputs_async
+            prompt = await process(request_id, prompt, params, supported_tasks=tasks, **options)
+            self._check_alive()
+        return await llm.add_request(request_id, prompt, params, **options)
 
     async def load_adapter(self, adapter: EngineAdapter) -> None:
         """Have EngineCore load a LoRA adapter."""
