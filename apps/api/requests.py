@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from apps.api.cache_controls import CacheField
+from apps.api.schema_limits import check_cost
 from apps.api.schema_references import is_endless
 from headrace_wire.errors import InvalidRequestError
 from headrace_wire.messages import ChatTurn, SamplingParams, StructuredOutput
@@ -261,4 +262,6 @@ def _structured(wanted: ResponseFormat | None) -> StructuredOutput | None:
             "`response_format.json_schema.schema` refers to nothing but itself: no text satisfies it.",
             param="response_format",
         )
-    return StructuredOutput(json_schema=msgspec.json.encode(wanted.json_schema.schema).decode())
+    encoded = msgspec.json.encode(wanted.json_schema.schema).decode()
+    check_cost(wanted.json_schema.schema, encoded)
+    return StructuredOutput(json_schema=encoded)

@@ -63,6 +63,15 @@ def refused(**changes: Any) -> InvalidRequestError:
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"$ref": "#"}}}},
             "response_format",
         ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {"pattern": "(a{1,10000}){1,10000}"}},
+                }
+            },
+            "response_format",
+        ),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"logprobs": True}, "logprobs"),
