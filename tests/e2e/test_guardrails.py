@@ -53,7 +53,7 @@ made = {{}}
 for name in ("open-weir", "guarded-weir"):
     deployment = ModelDeployment(name=name, model="simulated", engine="simulated", engine_args=engine)
     made[name] = deployment_create(deployment=deployment) or deployment
-tenant = ApiKey.all_tenants.first().tenant
+tenant = Tenant.objects.get(slug="demo")
 keys = {{}}
 for name in ("blocked", "masked", "free", "refused", "answered", "changing"):
     keys[name] = api_key_create(api_key=ApiKey(tenant=tenant, name=name))

@@ -46,8 +46,9 @@ from apps.accounts.models import ApiKey
 from apps.accounts.services import api_key_create
 from apps.guardrails.models import GuardrailAttachment, GuardrailPolicy, GuardrailRule
 from apps.guardrails.services import policy_save
+from apps.tenants.models import Tenant
 
-tenant = ApiKey.all_tenants.first().tenant
+tenant = Tenant.objects.get(slug="demo")
 key, token = api_key_create(api_key=ApiKey(tenant=tenant, name="guarded"))
 policy_save(
     policy=GuardrailPolicy(tenant=tenant, name="Nobody", mode="enforced"),
