@@ -207,23 +207,17 @@ async def test_bad_parameters_are_refused_in_vllms_words(
 
 
 async def test_requests_that_fail_by_themselves_end_no_engine(engine_desk: Desk, engine_worker: EngineWorker) -> None:
-    """More of them than a worker looks back on; then streams that have no time, which are held against the engine."""
+    """More of them than a worker looks back on. What it does with a suspect is in `test_healing`."""
     before = (engine_worker.engine_pids(), await ask(engine_desk, max_tokens=20))
     endless = StructuredOutput(json_schema='{"anyOf": [{"$ref": "#"}]}')
     streams = [await admit(engine_desk, structured=endless, max_tokens=20) for _ in range(25)]
     errors = {(await engine_desk.answer(stream_id)).end.error for stream_id in streams}
     assert [(error.code, error.param) for error in errors if error] == [("invalid_request_error", "response_format")]
-    assert "the engine is well" not in engine_worker.process.log
-    for _ in range(10):
-        if "the engine is well" not in engine_worker.process.log:
-            late = [await admit(engine_desk, LONG, max_tokens=20, ttft_timeout_seconds=0.05) for _ in range(20)]
-            for stream_id in late:
-                await engine_desk.answer(stream_id)
-    engine_worker.process.wait_for_line("the engine is well")
     after = await ask(engine_desk, max_tokens=20)
     assert (engine_worker.engine_pids(), after.text) == (before[0], before[1].text)
     assert after.starts[-1].owner == before[1].starts[-1].owner
-    assert "engine failed (ejected)" not in engine_worker.process.log
+    for told in ("the engine is well", "engine failed (ejected)"):
+        assert told not in engine_worker.process.log
 
 
 async def test_bad_prompts_are_refused(engine_desk: Desk) -> None:
