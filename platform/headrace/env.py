@@ -122,7 +122,7 @@ class Environment:
             lease_seconds=_seconds(source, "HEADRACE_LEASE_SECONDS", 5.0),
             autoscale_seconds=_seconds(source, "HEADRACE_AUTOSCALE_SECONDS", 15.0),
             kubeconfig=_folder(source, "HEADRACE_KUBECONFIG"),
-            prefer_ms=_integer(source, "HEADRACE_PREFER_MS", 40, low=0, high=10_000),
+            prefer_ms=_integer(source, "HEADRACE_PREFER_MS", 80, low=0, high=10_000),
             semantic_ms=_integer(source, "HEADRACE_SEMANTIC_MS", 100, low=1, high=60_000),
             otlp_endpoint=_url(source, "OTEL_EXPORTER_OTLP_ENDPOINT", _OTLP_SCHEMES, ""),
             soft_streams=_integer(source, "HEADRACE_SOFT_STREAMS", 1024, low=1, high=1_000_000),

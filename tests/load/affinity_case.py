@@ -54,7 +54,7 @@ class AffinityLoad(Struct, frozen=True):
     """That fit into one engine."""
     prefill_us: float = 100.0
     tpot_ms: float = 20.0
-    prefer_ms: int = 40
+    prefer_ms: int = 80
     seed: int = 1
 
     @property
